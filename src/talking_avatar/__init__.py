@@ -34,8 +34,9 @@ if TYPE_CHECKING:
         TransportClosed,
         UnreadableImage,
     )
+    from talking_avatar.file_transport import FileTransport
     from talking_avatar.session import AvatarSession, Turn
-    from talking_avatar.transport import FileTransport, Transport
+    from talking_avatar.transport import Transport
     from talking_avatar.types import Frame, Position, TurnLatency, TurnResult
 
 _ROOMS = {
@@ -58,8 +59,9 @@ _ROOMS = {
         "TransportClosed",
         "UnreadableImage",
     ),
+    "talking_avatar.file_transport": ("FileTransport",),
     "talking_avatar.session": ("AvatarSession", "Turn"),
-    "talking_avatar.transport": ("FileTransport", "Transport"),
+    "talking_avatar.transport": ("Transport",),
     "talking_avatar.types": ("Frame", "Position", "TurnLatency", "TurnResult"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
