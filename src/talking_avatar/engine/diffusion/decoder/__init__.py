@@ -1,12 +1,5 @@
-"""Latents to pictures, and the photo to its latent. The seam is `base`."""
+"""Latents to pictures, and the photo to its latent.
 
-from __future__ import annotations
-
-from talking_avatar.engine.diffusion.decoder.base import (
-    DecoderState,
-    PhotoEncoder,
-    PhotoView,
-    VideoDecoder,
-)
-
-__all__ = ["DecoderState", "PhotoEncoder", "PhotoView", "VideoDecoder"]
+`base` is the seam, `config` its numbers (free of torch), `codec` the Wan2.2-class autoencoder
+behind it. Import from those: this file loads nothing.
+"""
