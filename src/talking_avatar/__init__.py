@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from talking_avatar._version import __version__
 
 if TYPE_CHECKING:
+    from talking_avatar.audio import AudioFormat
     from talking_avatar.config import DiffusionConfig, EngineConfig, PortraitConfig
     from talking_avatar.engine import open_engine
     from talking_avatar.errors import (
@@ -35,11 +36,13 @@ if TYPE_CHECKING:
         UnreadableImage,
     )
     from talking_avatar.file_transport import FileTransport
+    from talking_avatar.file_transport import FileTransport
     from talking_avatar.session import AvatarSession, Turn
     from talking_avatar.transport import Transport
     from talking_avatar.types import Frame, Position, TurnLatency, TurnResult
 
 _ROOMS = {
+    "talking_avatar.audio": ("AudioFormat",),
     "talking_avatar.config": ("DiffusionConfig", "EngineConfig", "PortraitConfig"),
     "talking_avatar.engine": ("open_engine",),
     "talking_avatar.errors": (
@@ -60,6 +63,7 @@ _ROOMS = {
         "UnreadableImage",
     ),
     "talking_avatar.file_transport": ("FileTransport",),
+    "talking_avatar.file_transport": ("FileTransport",),
     "talking_avatar.session": ("AvatarSession", "Turn"),
     "talking_avatar.transport": ("Transport",),
     "talking_avatar.types": ("Frame", "Position", "TurnLatency", "TurnResult"),
@@ -67,6 +71,7 @@ _ROOMS = {
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
+    "AudioFormat",
     "AudioFormatError",
     "AvatarSession",
     "CheckpointError",
@@ -78,6 +83,7 @@ __all__ = [
     "FaceTurned",
     "FileTransport",
     "Frame",
+    "MediaInfo",
     "MissingDependency",
     "NoFace",
     "OutOfMemory",
