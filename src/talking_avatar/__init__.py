@@ -36,9 +36,8 @@ if TYPE_CHECKING:
         UnreadableImage,
     )
     from talking_avatar.file_transport import FileTransport
-    from talking_avatar.file_transport import FileTransport
     from talking_avatar.session import AvatarSession, Turn
-    from talking_avatar.transport import Transport
+    from talking_avatar.transport import MediaInfo, Transport
     from talking_avatar.types import Frame, Position, TurnLatency, TurnResult
 
 _ROOMS = {
@@ -63,9 +62,8 @@ _ROOMS = {
         "UnreadableImage",
     ),
     "talking_avatar.file_transport": ("FileTransport",),
-    "talking_avatar.file_transport": ("FileTransport",),
     "talking_avatar.session": ("AvatarSession", "Turn"),
-    "talking_avatar.transport": ("Transport",),
+    "talking_avatar.transport": ("MediaInfo", "Transport"),
     "talking_avatar.types": ("Frame", "Position", "TurnLatency", "TurnResult"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
