@@ -1,0 +1,36 @@
+"""One program a row; the row stays in registers until its largest value is known."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..modulate_norm_quantize.kernel import quantized_row
+
+
+@triton.jit
+def _swiglu_quantize(raw, row_scale, col_scale, out, out_scale, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < width
+    gate_ptr = raw + row * 2 * width + cols
+    factor = tl.load(row_scale + row)
+    gate = tl.load(gate_ptr, mask=mask, other=0.0).to(tl.float32) * factor
+    up = tl.load(gate_ptr + width, mask=mask, other=0.0).to(tl.float32) * factor
+    gate *= tl.load(col_scale + cols, mask=mask, other=0.0)
+    up *= tl.load(col_scale + width + cols, mask=mask, other=0.0)
+    values, scale = quantized_row(gate * tl.sigmoid(gate) * up)
+    tl.store(out + row * width + cols, values, mask=mask)
+    tl.store(out_scale + row, scale)
+
+
+def launch(
+    raw: Tensor, row_scale: Tensor, col_scale: Tensor, out: Tensor, out_scale: Tensor
+) -> None:
+    """Launch on the current stream."""
+    rows, width = out.shape
+    block = triton.next_power_of_2(width)
+    _swiglu_quantize[(rows,)](
+        raw, row_scale, col_scale, out, out_scale, width, BLOCK=block, num_warps=8
+    )
