@@ -1,0 +1,14 @@
+"""What the package brings along to be tried with: one portrait. Both are files on disk.
+
+Never imported by any other room of the package, only by its command line, examples and tests.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+
+def portrait_path() -> Path:
+    """The bundled portrait: Grace Hopper, public domain, 512x600 JPEG."""
+    return Path(str(files(__name__).joinpath("portrait.jpg")))

@@ -1,0 +1,1 @@
+"""The portrait engine: animates the photo itself, on one CPU core."""
