@@ -12,7 +12,7 @@ import talking_avatar
 
 SOURCE = Path(talking_avatar.__file__).parent
 LAYERS: list[set[str]] = [
-    {"_version", "errors", "types", "config"},
+    {"_version", "errors", "types", "config", "assets"},
     {"engine"},
     {"plausibility"},
     {
