@@ -1,4 +1,4 @@
-"""What the package brings along to be tried with: one portrait. Both are files on disk.
+"""What the package brings along to be tried with: one portrait and one spoken sentence. Both are files on disk.
 
 Never imported by any other room of the package, only by its command line, examples and tests.
 """
@@ -12,3 +12,8 @@ from pathlib import Path
 def portrait_path() -> Path:
     """The bundled portrait: Grace Hopper, public domain, 512x600 JPEG."""
     return Path(str(files(__name__).joinpath("portrait.jpg")))
+
+
+def speech_path() -> Path:
+    """The bundled speech: a sentence of Jane Austen read for LibriVox, public domain, 7.1 s FLAC."""
+    return Path(str(files(__name__).joinpath("speech.flac")))
