@@ -1,0 +1,80 @@
+"""From what one frame of sound asks to what a mouth can do: closures, silence, pace, loudness.
+
+Takes: `HeardShape`s in order. Gives: `MouthShape`s.
+Never opens lips without a voice, never jumps: lips cross at most `_OPEN_STEP` of their widest gap
+in one frame opening and `_CLOSE_STEP` closing, so that any mouth is shut in three frames.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from talking_avatar.engine.portrait.face import MouthShape
+from talking_avatar.engine.portrait.speech import HeardShape
+
+_OPEN_STEP, _CLOSE_STEP = 0.42, 0.40
+_OTHER_STEP = 0.38
+_GAIN_STEP = 0.06
+_SILENT_DB, _SPEECH_DB = -54.0, -48.0
+"""Absolute: noise at -60 dB leaves lips shut whatever it sounds like; speech at -35 dBFS has peaks
+near -30."""
+_FREE, _TOUCHING = 0.25, 0.55
+"""Probability of a closure up to which lips are free, and from which they touch."""
+_PARTED, _SHUT = 0.6, 0.25
+"""Likewise of a voice."""
+
+
+def ramp(value: float, low: float, high: float) -> float:
+    """0 up to ``low``, 1 from ``high``, straight between; ``low`` may be the larger one."""
+    return min(1.0, max(0.0, (value - low) / (high - low)))
+
+
+def approach(value: float, goal: float, up: float, down: float) -> float:
+    """Go to ``goal``, by at most so much a frame."""
+    return min(value + up, max(value - down, goal))
+
+
+def awake(heard: HeardShape, *, speaking: bool) -> float:
+    """Whether a voice is there at all, 0 to 1."""
+    voice = ramp(heard.voice, _SHUT, _PARTED)
+    return voice * ramp(heard.peak_db, _SILENT_DB, _SPEECH_DB) * float(speaking)
+
+
+@dataclass(frozen=True, slots=True)
+class Mouth:
+    """What a mouth remembers: where it is, and the gain that holds."""
+
+    shape: MouthShape = field(default_factory=MouthShape)
+    gain: float = 1.0
+
+
+def step_mouth(state: Mouth, heard: HeardShape, *, gain: float, speaking: bool) -> Mouth:
+    """Advance by a frame.
+
+    Args:
+        state: The frame before.
+        heard: What the sound asks for.
+        gain: Of the opening, as the controls want it.
+        speaking: Whether a turn sounds; without one lips close, whatever is heard.
+    """
+    gain = approach(state.gain, min(2.0, max(0.0, gain)), _GAIN_STEP, _GAIN_STEP)
+    voice = awake(heard, speaking=speaking)
+    effort = 0.84 + 0.26 * ramp(heard.loudness_db, -22.0, -2.0)
+    drive = voice * gain * effort
+    free = ramp(heard.closure, _TOUCHING, _FREE)
+    was = state.shape
+    gap = min(1.0, max(0.0, heard.open) * drive) * free
+    shape = MouthShape(
+        close=1.0,
+        open=approach(was.open, gap, _OPEN_STEP, _CLOSE_STEP),
+        jaw=_follow(was.jaw, min(1.0, max(0.0, heard.jaw) * drive)),
+        spread=_follow(was.spread, voice * min(1.0, max(-1.0, heard.spread))),
+        pucker=_follow(was.pucker, voice * min(1.0, max(0.0, heard.pucker))),
+        teeth_on_lip=_follow(was.teeth_on_lip, voice * ramp(heard.teeth_on_lip, 0.2, 0.7)),
+        tongue=_follow(was.tongue, voice * min(1.0, max(0.0, heard.tongue))),
+    )
+    return Mouth(shape, gain)
+
+
+def _follow(value: float, goal: float) -> float:
+    return approach(value, goal, _OTHER_STEP, _OTHER_STEP)
