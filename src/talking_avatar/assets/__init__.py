@@ -1,4 +1,4 @@
-"""What the package brings along to be tried with: one portrait and one spoken sentence. Both are files on disk.
+"""What the package brings along to be tried with: a portrait and a sentence, as files on disk.
 
 Never imported by any other room of the package, only by its command line, examples and tests.
 """
