@@ -28,6 +28,7 @@ LAYERS: list[set[str]] = [
         "telemetry",
     },
     {"session"},
+    {"render", "doctor", "bench"},
     {"cli"},
     {"testing", "__init__", "__main__"},
 ]
