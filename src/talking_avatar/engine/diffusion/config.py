@@ -21,6 +21,8 @@ from talking_avatar.engine.base import FPS, SAMPLE_RATE, SAMPLES_PER_FRAME
 from talking_avatar.engine.diffusion.decoder.config import WanCodecConfig
 
 Precision: TypeAlias = Literal["fp32", "bf16", "fp8"]
+MEL_WINDOW = 600
+"""Samples of one log-mel frame: 25 ms at 24 kHz."""
 BYTES_PER_VALUE: MappingProxyType[str, int] = MappingProxyType({"fp32": 4, "bf16": 2, "fp8": 1})
 
 
@@ -50,11 +52,6 @@ class SpeechConfig:
     def inputs(self) -> int:
         """Numbers per token that enter the speech net."""
         return (self.num_past + 1 + self.num_future) * self.num_mels
-
-    @property
-    def lookahead_samples(self) -> int:
-        """Speech wanted beyond the end of the chunk: the last token's future frames."""
-        return self.num_future * self.hop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +124,7 @@ class AvatarDiTConfig:
     first_position: int = 1
     num_speech_tokens: int = 8
     num_control_tokens: int = 1
-    num_controls: int = 12
+    num_controls: int = 16
     speech: SpeechConfig = field(default_factory=lambda: SpeechConfig(hidden=2048, features=512))
     photo_channels: int = 0
     prediction: Literal["velocity", "x0"] = "velocity"
@@ -219,6 +216,14 @@ class AvatarDiTConfig:
     @property
     def chunk_s(self) -> float:
         return self.chunk_samples / SAMPLE_RATE
+
+    @property
+    def lookahead_samples(self) -> int:
+        """Speech wanted beyond the chunk's end: to the end of the last token's last frame."""
+        if not self.num_speech_tokens:
+            return 0
+        half_token = self.chunk_samples // self.num_speech_tokens // 2
+        return self.speech.num_future * self.speech.hop + MEL_WINDOW // 2 - half_token
 
     # ---- the ring
 
