@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.ndimage import gaussian_filter1d
 
 Array = npt.NDArray[np.float32]
 
@@ -146,6 +145,16 @@ def _draw(spans: Sequence[Span], num_points: int) -> tuple[Array, Array, Array, 
 
 _BLUR_S = (0.026, 0.040, 0.040, 0.036, 0.018, 0.022)
 """Standard deviation of the blur per shape: lips are quick, the jaw is heavy."""
+_RELEASE_S = 0.012
+"""Likewise of lips that meet and part."""
+
+
+def _blur(steps: Array, deviation_s: float) -> Array:
+    """Convolve with a Gaussian; the ends go on as they are."""
+    reach = round(4.0 * deviation_s * RATE_HZ)
+    bell = np.exp(-0.5 * np.square(np.arange(-reach, reach + 1) / (deviation_s * RATE_HZ)))
+    padded = np.pad(steps, reach, mode="edge")
+    return np.convolve(padded, bell / bell.sum(), mode="valid").astype(np.float32)
 
 
 def curves(spans: Sequence[Span], duration_s: float) -> Array:
@@ -155,13 +164,12 @@ def curves(spans: Sequence[Span], duration_s: float) -> Array:
         (round(duration_s * RATE_HZ), 8): `CURVES`. ``closure`` and ``voice`` are steps of 0 and 1.
     """
     targets, strengths, closure, voice = _draw(spans, round(duration_s * RATE_HZ))
-    blur = [s * RATE_HZ for s in _BLUR_S]
     shapes = np.empty_like(targets)
-    for k, sigma in enumerate(blur):
-        weight = gaussian_filter1d(strengths[:, k], sigma, mode="nearest")
-        pulled = gaussian_filter1d(targets[:, k] * strengths[:, k], sigma, mode="nearest")
+    for k, deviation_s in enumerate(_BLUR_S):
+        weight = _blur(strengths[:, k], deviation_s)
+        pulled = _blur(targets[:, k] * strengths[:, k], deviation_s)
         shapes[:, k] = pulled / np.maximum(weight, 1e-4)
-    released = 1.0 - gaussian_filter1d(closure, 0.012 * RATE_HZ, mode="nearest")
+    released = 1.0 - _blur(closure, _RELEASE_S)
     shapes[:, 0] *= np.clip(1.6 * released - 0.45, 0.0, 1.0)
     return np.column_stack([shapes, closure, voice]).astype(np.float32)
 

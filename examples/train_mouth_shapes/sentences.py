@@ -57,7 +57,37 @@ HELD_OUT = (
     "Why would anybody want to buy five hundred wooden spoons?",
 )
 """Never trained on."""
-WORDS = ["able", "about", "above", "accept", "across", "address", "afraid", "after", "again", "airplane", "almost", "alone", "amber", "among", "anchor", "animal", "answer", "apple", "april", "arm", "army", "arrive", "ask", "baby", "back", "bamboo", "banana", "band", "barber", "basket", "beach", "bean", "beautiful", "because", "become", "before", "begin", "behind", "believe", "below", "bench", "beside", "between", "bicycle", "big", "bird", "blame", "blanket", "blossom", "blue", "board", "boat", "body", "bomb", "book", "bottle", "bowl", "box", "boy", "brave", "bread", "break", "bridge", "bright", "bring", "brother", "brown", "brush", "bubble", "bucket", "build", "burn", "bus", "butter", "button", "cabin", "camera", "camp", "candle", "captain", "car", "careful", "castle", "catch", "cave", "chair", "change", "chapter", "cheap", "cheese", "cherry", "chicken", "child", "church", "circle", "clever", "climb", "clock", "cloud", "club", "coffee", "cold", "color", "comb", "come", "compare", "cook", "copper", "corner", "cotton", "cough", "couple", "cover", "crowd", "crumb", "cup", "curve", "daddy", "dance", "danger", "daughter", "deep", "develop", "dinner", "double", "dream", "drive", "drop", "drum", "during", "early", "earth", "easy", "either", "elbow", "empty", "enjoy", "enough", "even", "evening", "ever", "example", "eye", "fabric", "face", "fall", "family", "famous", "farm", "father", "favor", "feather", "fever", "field", "film", "final", "finger", "fire", "fish", "five", "flame", "flower", "follow", "food", "forest", "forget", "fork", "forward", "friend", "frog", "from", "fruit", "full", "funny", "future", "game", "garden", "gather", "gentle", "giraffe", "give", "glove", "gold", "good", "grape", "grass", "green", "group", "grow", "hammer", "happy", "harbor", "heart", "heavy", "help", "hobby", "home", "honey", "hope", "horse", "house", "huge", "human", "humble", "jump", "job", "join", "jolly", "judge", "jungle", "keep", "kitchen", "knife", "lamp", "language", "laugh", "lemon", "letter", "level", "library", "light", "limb", "little", "live", "lobby", "long", "love", "lump", "machine", "magic", "make", "man", "map", "marble", "market", "maybe", "meadow", "measure", "member", "metal", "middle", "milk", "mirror", "moment", "money", "moon", "more", "morning", "mother", "mountain", "mouth", "move", "much", "music", "name", "nation", "nature", "never", "noble", "nothing", "number", "object", "ocean", "offer", "office", "often", "olive", "onion", "open", "orange", "other", "over", "oyster", "paper", "pardon", "park", "patient", "pebble", "pencil", "people", "pepper", "person", "phone", "piano", "picture", "piece", "pilot", "pillow", "plan", "planet", "plate", "play", "plenty", "pocket", "poem", "point", "pool", "popular", "power", "prefer", "price", "problem", "public", "pump", "puppy", "purple", "push", "puzzle", "queen", "quick", "rabbit", "radio", "rain", "ready", "reason", "remember", "repeat", "ribbon", "rice", "ripe", "river", "robot", "rocket", "roof", "room", "rough", "round", "rubber", "ruby", "rumble", "sample", "sandwich", "save", "school", "season", "secret", "seven", "shadow", "share", "sheep", "shell", "ship", "shoe", "shop", "short", "shoulder", "shower", "simple", "sister", "six", "sleep", "slipper", "small", "smooth", "soap", "soft", "some", "soup", "spoon", "spring", "stable", "stomach", "stove", "strawberry", "subway", "summer", "super", "surprise", "swim", "symbol", "table", "temper", "theater", "thick", "thin", "thing", "thumb", "thunder", "tiger", "timber", "tomato", "tomorrow", "tooth", "top", "tower", "travel", "treasure", "tribe", "trip", "trumpet", "trumpets", "umbrella", "uncle", "under", "up", "use", "usual", "valley", "value", "van", "vapor", "velvet", "very", "video", "village", "violin", "vision", "visit", "voice", "volume", "wagon", "walk", "wall", "warm", "watch", "water", "wave", "weather", "web", "weekend", "welcome", "west", "whale", "wheel", "whisper", "white", "whole", "wife", "window", "winter", "wish", "wolf", "woman", "wonder", "wood", "worm", "yellow", "yesterday", "young", "zebra", "zero"]
+WORDS = """
+able about above accept across address afraid after again airplane almost alone amber among anchor
+animal answer apple april arm army arrive ask baby back bamboo banana band barber basket beach
+bean beautiful because become before begin behind believe below bench beside between bicycle big
+bird blame blanket blossom blue board boat body bomb book bottle bowl box boy brave bread break
+bridge bright bring brother brown brush bubble bucket build burn bus butter button cabin camera
+camp candle captain car careful castle catch cave chair change chapter cheap cheese cherry chicken
+child church circle clever climb clock cloud club coffee cold color comb come compare cook copper
+corner cotton cough couple cover crowd crumb cup curve daddy dance danger daughter deep develop
+dinner double dream drive drop drum during early earth easy either elbow empty enjoy enough even
+evening ever example eye fabric face fall family famous farm father favor feather fever field film
+final finger fire fish five flame flower follow food forest forget fork forward friend frog from
+fruit full funny future game garden gather gentle giraffe give glove gold good grape grass green
+group grow hammer happy harbor heart heavy help hobby home honey hope horse house huge human
+humble jump job join jolly judge jungle keep kitchen knife lamp language laugh lemon letter level
+library light limb little live lobby long love lump machine magic make man map marble market maybe
+meadow measure member metal middle milk mirror moment money moon more morning mother mountain
+mouth move much music name nation nature never noble nothing number object ocean offer office
+often olive onion open orange other over oyster paper pardon park patient pebble pencil people
+pepper person phone piano picture piece pilot pillow plan planet plate play plenty pocket poem
+point pool popular power prefer price problem public pump puppy purple push puzzle queen quick
+rabbit radio rain ready reason remember repeat ribbon rice ripe river robot rocket roof room rough
+round rubber ruby rumble sample sandwich save school season secret seven shadow share sheep shell
+ship shoe shop short shoulder shower simple sister six sleep slipper small smooth soap soft some
+soup spoon spring stable stomach stove strawberry subway summer super surprise swim symbol table
+temper theater thick thin thing thumb thunder tiger timber tomato tomorrow tooth top tower travel
+treasure tribe trip trumpet trumpets umbrella uncle under up use usual valley value van vapor
+velvet very video village violin vision visit voice volume wagon walk wall warm watch water wave
+weather web weekend welcome west whale wheel whisper white whole wife window winter wish wolf
+woman wonder wood worm yellow yesterday young zebra zero
+""".split()  # noqa: SIM905
 
 
 def sentences(count: int, seed: int) -> list[str]:

@@ -30,8 +30,12 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """One long stream: (C, M) spectrum, (C,) level, (C, 8) labels of the frame that begins at
-    each column.
+    """One long stream.
+
+    Attributes:
+        columns: (C, M) spectrum in dB.
+        level_db: (C,) running level.
+        labels: (C, 8) what the frame that begins at each column should show.
     """
 
     columns: Floats
@@ -126,7 +130,7 @@ def label(samples: Floats, spans: Sequence[Span]) -> Stream:
 
 
 def streams(utterances: Sequence[Utterance], seed: int) -> Iterator[Stream]:
-    """Shuffle, string together by fives, disturb and label; every call with another seed differs."""
+    """Shuffle, string together by fives, disturb and label: another seed, another day."""
     dice = np.random.default_rng(seed)
     order = dice.permutation(len(utterances))
     for begin in range(0, len(order), 5):

@@ -100,7 +100,7 @@ def _next_goal(seed: int, number: int, attention: Attention) -> tuple[float, flo
     """Mostly the other person's eyes or mouth; now and then a glance aside."""
     reach = 0.35 if attention.listening else 1.0
     aside = uniform(seed, "glance", number) < 0.22
-    spread_x, spread_y = (0.26, 0.12) if aside else (0.07, 0.05)
+    spread_x, spread_y = (0.2, 0.1) if aside else (0.07, 0.05)
     x = normal(seed, "gaze x", number) * spread_x * reach
     y = normal(seed, "gaze y", number) * spread_y * reach
     return x, y

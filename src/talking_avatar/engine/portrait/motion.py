@@ -28,7 +28,7 @@ _SWAY = {
 _OCTAVES = ((2.6, 1.0), (1.1, 0.35))
 """(seconds between knots, weight) of sway. Heads hardly move above 1 Hz except in a nod."""
 _TALK_OCTAVE = (0.55, 0.28)
-_NOD_FRAMES, _LIFT_FRAMES = 5, 9
+_NOD_FRAMES, _LIFT_FRAMES = 6, 10
 _MAX_TURN_DEG = 8.0
 _EYES_COUNTER_HEAD = 0.03
 """Iris per degree: eyes hold what they look at while the head sways."""
@@ -119,16 +119,16 @@ class Asked:
         blink = self.blink.value if controls.blink is None else controls.blink
         gaze = controls.gaze or (self.gaze_x.value, self.gaze_y.value)
         return Asked(
-            yaw=self.yaw.step(yaw_goal, 0.45),
-            pitch=self.pitch.step(pitch_goal, 0.45),
-            roll=self.roll.step(roll_goal, 0.45),
+            yaw=self.yaw.step(yaw_goal, 0.7),
+            pitch=self.pitch.step(pitch_goal, 0.7),
+            roll=self.roll.step(roll_goal, 0.7),
             blink=self.blink.step(blink, 0.12),
             blink_weight=self.blink_weight.step(float(controls.blink is not None), 0.12),
             gaze_x=self.gaze_x.step(gaze[0], 0.16),
             gaze_y=self.gaze_y.step(gaze[1], 0.16),
             gaze_weight=self.gaze_weight.step(float(controls.gaze is not None), 0.16),
             smile=self.smile.step(smile, 0.5),
-            brow=self.brow.step(brow, 0.4),
+            brow=self.brow.step(brow, 0.5),
             expression_pitch=self.expression_pitch.step(pitch, 0.6),
             spread=self.spread.step(spread, 0.5),
         )
@@ -186,7 +186,7 @@ def _step_nods(state: Motion, seed: int, sound: Sound, controls: Controls) -> Mo
             state = replace(state, lift_until=frame + _LIFT_FRAMES)
     return replace(
         state,
-        nod=state.nod.step(state.nod_goal if frame < state.nod_until else 0.0, 0.3),
+        nod=state.nod.step(state.nod_goal if frame < state.nod_until else 0.0, 0.38),
         lift=state.lift.step(0.45 if frame < state.lift_until else 0.0, 0.3),
     )
 
