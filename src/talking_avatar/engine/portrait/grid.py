@@ -1,0 +1,141 @@
+"""Coarse grids of sampling positions and the one way pixels are moved.
+
+A field (where each output pixel is taken from) is smooth, so it lives on nodes a few pixels apart
+and is enlarged only for the strip of output being made. All sampling goes through `Texture` and
+`warp`: bilinear from a source twice as fine, so that sub-pixel motion costs no sharpness.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from talking_avatar.engine.portrait.geometry import Array
+
+Pixels = npt.NDArray[np.uint8]
+
+STRIP_PIXELS = 1 << 16
+"""OpenCV splits work between threads above this many pixels. Strips below it stay on the calling
+thread, whatever the process-wide setting is, and their maps stay in the L2 cache: a 704x1088
+frame takes 2.2 ms in strips and 5.2 ms whole (one core, OpenCV 5.0, RGBA)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Nodes over a rectangle of pixels, one node beyond it on each side.
+
+    Attributes:
+        x0, y0: First pixel.
+        columns, rows: Cells; the rectangle is ``columns * step`` by ``rows * step`` pixels.
+        step: Pixels between nodes.
+    """
+
+    x0: int
+    y0: int
+    columns: int
+    rows: int
+    step: int
+
+    @classmethod
+    def over(cls, x0: float, y0: float, x1: float, y1: float, step: int) -> Grid:
+        """Cover a rectangle with whole cells, aligned to multiples of ``step``."""
+        left, top = int(x0 // step), int(y0 // step)
+        right, bottom = int(-(-x1 // step)), int(-(-y1 // step))
+        return cls(left * step, top * step, max(right - left, 1), max(bottom - top, 1), step)
+
+    @property
+    def width(self) -> int:
+        return self.columns * self.step
+
+    @property
+    def height(self) -> int:
+        return self.rows * self.step
+
+    @property
+    def slices(self) -> tuple[slice, slice]:
+        """Its rectangle as an index into an image."""
+        return slice(self.y0, self.y0 + self.height), slice(self.x0, self.x0 + self.width)
+
+    def nodes(self) -> Array:
+        """Positions of the nodes, (2, rows + 2, columns + 2): x, then y."""
+        middle = (self.step - 1) / 2 - self.step
+        xs = self.x0 + middle + self.step * np.arange(self.columns + 2, dtype=np.float32)
+        ys = self.y0 + middle + self.step * np.arange(self.rows + 2, dtype=np.float32)
+        return np.stack(np.meshgrid(xs, ys)).astype(np.float32)
+
+    def window(self, other: Grid) -> tuple[slice, slice]:
+        """Index the nodes of ``other``, a part of this grid with the same step."""
+        left, top = (other.x0 - self.x0) // self.step, (other.y0 - self.y0) // self.step
+        return slice(top, top + other.rows + 2), slice(left, left + other.columns + 2)
+
+    def enlarge(self, field: Array, first: int = 0, last: int | None = None) -> Array:
+        """Interpolate a node field to pixels, for the cell rows ``first`` to ``last``."""
+        last = self.rows if last is None else last
+        part = field[first : last + 2]
+        size = ((self.columns + 2) * self.step, (last - first + 2) * self.step)
+        fine = cv2.resize(part, size, interpolation=cv2.INTER_LINEAR)
+        return np.asarray(fine[self.step : -self.step, self.step : -self.step], np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Texture:
+    """A source of pixels, twice as fine as the picture it stands for.
+
+    Attributes:
+        pixels: uint8 RGBA (2h - 1, 2w - 1, 4); even rows and columns are the picture's own.
+        x0, y0: Position of its first pixel in the frame.
+    """
+
+    pixels: Pixels
+    x0: int = 0
+    y0: int = 0
+
+    @classmethod
+    def of(cls, rgb: Pixels, alpha: Pixels | None = None, x0: int = 0, y0: int = 0) -> Texture:
+        """Make a texture of a picture and, where given, its opacity."""
+        height, width = rgb.shape[:2]
+        rgba = cv2.cvtColor(np.ascontiguousarray(rgb), cv2.COLOR_RGB2RGBA)
+        if alpha is not None:
+            rgba[..., 3] = alpha
+        halve = np.array([[0.5, 0, 0], [0, 0.5, 0]], np.float32)
+        flags = cv2.INTER_LANCZOS4 | cv2.WARP_INVERSE_MAP
+        size = (2 * width - 1, 2 * height - 1)
+        fine = cv2.warpAffine(rgba, halve, size, flags=flags, borderMode=cv2.BORDER_REFLECT_101)
+        fine[::2, ::2] = rgba
+        return cls(np.asarray(fine, np.uint8), x0, y0)
+
+    def positions(self, source: Array) -> Array:
+        """Turn positions in the frame, (2, ...), into positions in ``pixels``."""
+        return 2 * (source - np.array([self.x0, self.y0], np.float32)[:, None, None])
+
+
+def strips(grid: Grid) -> list[tuple[int, int]]:
+    """Split a grid's rows into runs small enough for one thread and its cache."""
+    rows = max(1, STRIP_PIXELS // ((grid.columns + 2) * grid.step * grid.step) - 2)
+    return [(row, min(row + rows, grid.rows)) for row in range(0, grid.rows, rows)]
+
+
+def warp(texture: Texture, grid: Grid, source: Array, rows: tuple[int, int] | None = None) -> Pixels:
+    """Sample a texture at ``source`` (2, nodes), giving RGBA pixels of the grid's rectangle."""
+    first, last = rows or (0, grid.rows)
+    xs, ys = (grid.enlarge(axis, first, last) for axis in texture.positions(source))
+    border = cv2.BORDER_REFLECT_101
+    return np.asarray(cv2.remap(texture.pixels, xs, ys, cv2.INTER_LINEAR, borderMode=border))
+
+
+def warp_into(frame: Pixels, texture: Texture, grid: Grid, source: Array) -> None:
+    """Sample a texture into the part of ``frame`` (H, W, 3) that the grid covers."""
+    height, width = frame.shape[:2]
+    right = min(grid.x0 + grid.width, width)
+    positions = texture.positions(source)
+    for first, last in strips(grid):
+        top, bottom = grid.y0 + first * grid.step, min(grid.y0 + last * grid.step, height)
+        xs, ys = (grid.enlarge(axis, first, last) for axis in positions)
+        shape = (slice(bottom - top), slice(right - grid.x0))
+        made = cv2.remap(
+            texture.pixels, xs[shape], ys[shape], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101
+        )
+        frame[top:bottom, grid.x0 : right] = made[..., :3]

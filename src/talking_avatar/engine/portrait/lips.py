@@ -1,0 +1,153 @@
+"""Put the lips together: the upper layer, what lies between, the lower layer.
+
+Away from the parting of the lips the two layers are the same picture, so only a small box around
+the mouth is composed; everything else is one warp of the photo.
+"""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+
+from talking_avatar.engine.portrait.face import MouthShape
+from talking_avatar.engine.portrait.framed import FramedPhoto
+from talking_avatar.engine.portrait.geometry import Array, smoothstep
+from talking_avatar.engine.portrait.grid import Grid, Pixels, Texture, warp
+from talking_avatar.engine.portrait.interior import Interior
+from talking_avatar.engine.portrait.mouth import MouthMotion, MouthRig
+
+_ASIDE = 1.26
+"""The box reaches this far to both sides, in half mouth widths: beyond the corners at full smile."""
+
+
+class Lips:
+    """The two cut-out lips of one photo and the mouth between them. Immutable."""
+
+    def __init__(self, photo: FramedPhoto, rig: MouthRig, texture: Texture) -> None:
+        self._rig, self._lines = rig, rig.lines
+        self._interior = Interior(photo, rig.lines, texture)
+        self._upper, self._lower = self._cut_out(texture)
+
+    def draw(
+        self,
+        frame: Pixels,
+        shape: MouthShape,
+        motion: MouthMotion,
+        place: Array,
+        upper: Array,
+        lower: Array,
+    ) -> None:
+        """Compose the mouth into ``frame``, which holds the warped photo.
+
+        Args:
+            frame: RGB (H, W, 3), written in place.
+            shape, motion: The mouth's.
+            place: Position of each node of the mouth's grid on the unmoved head.
+            upper, lower: Positions in the photo on the two layers.
+        """
+        own = self._own_share(shape)
+        box = self._box(motion, place, frame)
+        if own >= 1 or box is None:
+            return
+        window = (slice(None), *self._rig.grid.window(box))
+        high = warp(self._upper, box, upper[window])
+        low = warp(self._lower, box, lower[window])
+        made = self._compose(high, low, box, place[window], motion, shape)
+        rows, columns = box.slices
+        target = frame[rows, columns]
+        made = made[: target.shape[0], : target.shape[1]]
+        target[:] = cv2.addWeighted(target, own, made, 1 - own, 0) if own > 0 else made
+
+    def _own_share(self, shape: MouthShape) -> float:
+        """1 where nothing moves in a photo whose mouth is open: its own pixels are then best."""
+        if not self._lines.is_open:
+            return 0.0
+        moves = (shape.close, shape.open, shape.jaw, shape.pucker, shape.teeth_on_lip)
+        amount = sum(moves) + abs(shape.spread) + abs(shape.smile)
+        return 1 - float(smoothstep(np.float32(amount), 0.0, 0.15))
+
+    def _box(self, motion: MouthMotion, place: Array, frame: Pixels) -> Grid | None:
+        """Find the part of the mouth's grid where the layers differ."""
+        lines, grid = self._lines, self._rig.grid
+        half = lines.frame.half
+        margin = (0.14 + 0.2 * abs(motion.smile) + 0.05 * motion.pucker) * half
+        middle = np.abs(lines.knots) < 1.15 * half
+        high = float(lines.upper[middle].min()) - motion.lift - margin
+        low = float(lines.lower[middle].max()) + max(motion.drop, 0) + margin
+        aside = _ASIDE * half
+        u = np.array([-aside, aside, -aside, aside], np.float32)
+        v = np.array([high, high, low, low], np.float32)
+        corner_x, corner_y = lines.frame.image(u, v)
+        shift = self._shift(place)
+        corner_x, corner_y = corner_x + shift[0], corner_y + shift[1]
+        height, width = frame.shape[:2]
+        x0, x1 = max(corner_x.min(), grid.x0), min(corner_x.max(), grid.x0 + grid.width, width)
+        y0, y1 = max(corner_y.min(), grid.y0), min(corner_y.max(), grid.y0 + grid.height, height)
+        return Grid.over(x0, y0, x1, y1, grid.step) if x1 > x0 and y1 > y0 else None
+
+    def _shift(self, place: Array) -> Array:
+        """How far the head has carried the middle of the mouth."""
+        grid = self._rig.grid
+        x, y = self._lines.frame.origin
+        column = int(np.clip((x - grid.x0) / grid.step + 1, 0, grid.columns))
+        row = int(np.clip((y - grid.y0) / grid.step + 1, 0, grid.rows))
+        return np.asarray(self._rig.nodes[:, row, column] - place[:, row, column])
+
+    def _compose(
+        self,
+        high: Pixels,
+        low: Pixels,
+        box: Grid,
+        place: Array,
+        motion: MouthMotion,
+        shape: MouthShape,
+    ) -> Pixels:
+        low_weight = low[..., 3].astype(np.float32) / 255
+        rest = 1 - low_weight
+        high_weight = rest * high[..., 3] / 255
+        gap = rest - high_weight
+        made = cv2.blendLinear(high, low, high_weight, low_weight)[..., :3]
+        x, y, width, height = cv2.boundingRect((gap > 0.004).astype(np.uint8))
+        if not width:
+            return np.asarray(made)
+        part = (slice(y, y + height), slice(x, x + width))
+        xs, ys = (np.ascontiguousarray(box.enlarge(axis)[part]) for axis in place)
+        u, v = self._lines.frame.local(np.stack([xs, ys], -1))
+        inner = self._interior.render(u, v, motion, shape)
+        weight = gap[part][..., None]
+        made[part] = np.clip(made[part] * (1 - weight) + inner * weight + 0.5, 0, 255)
+        return np.asarray(made)
+
+    def _cut_out(self, texture: Texture) -> tuple[Texture, Texture]:
+        """Cut the lips out of the photo, each continued past its edge in its own color."""
+        lines, frame = self._lines, self._lines.frame
+        half = frame.half
+        u = np.array([-1.6, 1.6, -1.6, 1.6], np.float32) * half
+        v = np.array([-1.0, -1.0, 1.3, 1.3], np.float32) * half
+        xs, ys = frame.image(u, v)
+        x0, y0 = max(int(xs.min()), 0), max(int(ys.min()), 0)
+        width, height = int(xs.max()) - x0, int(ys.max()) - y0
+        columns = x0 + np.arange(2 * width - 1, dtype=np.float32) / 2
+        rows = y0 + np.arange(2 * height - 1, dtype=np.float32) / 2
+        u, v = frame.local(np.stack(np.meshgrid(columns, rows), -1))
+        upper, lower = lines.at(lines.upper, u), lines.at(lines.lower, u)
+        outside = smoothstep(np.abs(u) / half, 1.00, 1.12)
+        if lines.is_open:
+            keep_up, keep_low, edge_up, edge_low = upper - 1.0, lower + 1.0, upper, lower
+        else:  # the upper lip goes on a little under the lower one: closed, they show the photo
+            keep_up, keep_low, edge_up, edge_low = upper + 1.5, lower - 0.5, upper + 2.0, lower
+        cover_up = np.maximum(1 - smoothstep(v, edge_up - 0.9, edge_up + 0.9), outside)
+        cover_low = smoothstep(v, edge_low - 0.9, edge_low + 0.9)
+        layers = []
+        for bounded, cover in (
+            (np.minimum(v, keep_up), cover_up),
+            (np.maximum(v, keep_low), cover_low),
+        ):
+            source = np.stack(frame.image(u, bounded + (v - bounded) * outside))
+            map_x, map_y = texture.positions(source)
+            cut = cv2.remap(
+                texture.pixels, map_x, map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101
+            )
+            cut[..., 3] = np.round(cover * 255)
+            layers.append(Texture(np.asarray(cut), x0, y0))
+        return layers[0], layers[1]

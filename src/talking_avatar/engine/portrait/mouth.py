@@ -1,0 +1,268 @@
+"""How lips, jaw and corners of one photo move.
+
+Takes the photo's lip lines and landmarks, gives for any `MouthShape` where each node of a grid over
+the lower face is taken from: once for what hangs on the upper lip, once for what hangs on the
+lower. The two agree beyond the corners of the mouth and differ only between the lips.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+from talking_avatar.engine.portrait.face import MouthShape
+from talking_avatar.engine.portrait.geometry import (
+    CHIN,
+    FOREHEAD,
+    NOSE_BASE,
+    NOSE_TIP,
+    OVAL,
+    Array,
+    bump,
+    smoothstep,
+    thin_plate,
+)
+from talking_avatar.engine.portrait.grid import Grid
+from talking_avatar.engine.portrait.liplines import LipLines
+
+_JAW_WEIGHTS = {
+    1.0: (152, 148, 377, 17, 14, 84, 314),
+    0.97: (176, 400),
+    0.93: (149, 378),
+    0.85: (150, 379, 91, 321),
+    0.72: (136, 365),
+    0.5: (172, 397, 212, 432),
+    0.4: (214, 434),
+    0.3: (61, 291, 58, 288),
+    0.25: (207, 427),
+    0.1: (205, 425, 132, 361, 187, 411),
+    0.0: (93, 323, 50, 280, 2, 164, 0, 98, 327, 234, 454),
+}
+"""How far landmarks follow the jaw: 1 at the chin, 0 at the nose and before the ears."""
+_JAWLINE = (58, 172, 136, 150, 149, 176, 148, 152, 377, 400, 378, 379, 365, 397, 288)
+_NUM_INVERSIONS = 4
+"""Fixed-point steps that turn a forward displacement into a sampling position: the rest is below
+0.1 px on the test portraits at the widest opening."""
+
+
+@dataclass(frozen=True, slots=True)
+class MouthMotion:
+    """A `MouthShape` in pixels of one photo; one weight per displacement field.
+
+    Attributes:
+        close: Share of the photo's own gap that is closed.
+        lift: Upper lip's middle moves up by this.
+        drop: Lower lip's middle moves down by this.
+        jaw: Chin moves down by this.
+        spread, pucker, smile, tuck: As in `MouthShape`.
+    """
+
+    close: float
+    lift: float
+    drop: float
+    jaw: float
+    spread: float
+    pucker: float
+    smile: float
+    tuck: float
+
+    @classmethod
+    def of(cls, shape: MouthShape, lines: LipLines) -> MouthMotion:
+        """Scale a shape to a mouth."""
+        half = lines.frame.half
+        gap = shape.open * half * (0.56 + 0.22 * shape.jaw) * (1 - 0.15 * shape.pucker)
+        share = 0.24 + 0.14 * max(shape.spread, 0.0)  # mostly the jaw opens a mouth
+        tuck = shape.teeth_on_lip
+        relaxed = shape.close * min(lines.gap, 0.5)  # lips that close over a smile smile less
+        return cls(
+            close=shape.close,
+            lift=share * gap + 0.13 * half * tuck,
+            drop=(1 - share) * gap - 0.03 * half * tuck,
+            jaw=half * (0.40 * shape.jaw - 0.25 * relaxed),
+            spread=shape.spread - 0.6 * shape.open * shape.jaw - 0.9 * relaxed,
+            pucker=shape.pucker,
+            smile=shape.smile - 0.5 * relaxed,
+            tuck=tuck,
+        )
+
+    def weights(self) -> Array:
+        values = (self.close, self.lift, self.drop, self.jaw)
+        return np.array(
+            [*values, self.spread, self.pucker, self.smile, self.tuck], dtype=np.float32
+        )
+
+
+class MouthRig:
+    """The displacement fields of one mouth. Immutable."""
+
+    def __init__(self, lines: LipLines, landmarks: Array, width: int, height: int) -> None:
+        self.lines = lines
+        points = landmarks[:, :2]
+        face_height = float(np.linalg.norm(points[FOREHEAD] - points[CHIN]))
+        margin = 0.12 * face_height
+        step = 4 if lines.frame.half >= 36 else 2
+        oval = points[list(OVAL)]
+        self.grid = Grid.over(
+            max(oval[:, 0].min() - margin, 0),
+            max(points[NOSE_TIP, 1] - margin, 0),
+            min(oval[:, 0].max() + margin, width),
+            min(points[CHIN, 1] + 3.5 * margin, height),
+            step,
+        )
+        self.nodes = self.grid.nodes()
+        self._upper, self._lower = _Fields(self, points, face_height).layers()
+
+    def sources(self, motion: MouthMotion, place: Array) -> tuple[Array, Array]:
+        """Find what is shown at ``place`` when the mouth moves.
+
+        Args:
+            motion: The mouth's.
+            place: (2, rows, columns) position of each node's pixel on the unmoved head.
+
+        Returns:
+            Position in the photo, (2, rows, columns), on the upper and on the lower layer.
+        """
+        weights = motion.weights()
+        return self._invert(self._upper, weights, place), self._invert(self._lower, weights, place)
+
+    def _invert(self, basis: Array, weights: Array, place: Array) -> Array:
+        active = np.flatnonzero(weights)
+        if not len(active):
+            return place
+        forward = np.zeros(basis.shape[1:], np.float32)
+        for index in active:
+            cv2.scaleAdd(basis[index], float(weights[index]), forward, dst=forward)
+        scale = 1 / self.grid.step
+        base_x = (place[0] - self.nodes[0, 0, 0]) * scale
+        base_y = (place[1] - self.nodes[1, 0, 0]) * scale
+        xs, ys = base_x, base_y
+        moved = forward
+        for _ in range(_NUM_INVERSIONS + 1):
+            moved = cv2.remap(forward, xs, ys, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+            xs = base_x - moved[..., 0] * scale
+            ys = base_y - moved[..., 1] * scale
+        return np.stack([place[0] - moved[..., 0], place[1] - moved[..., 1]])
+
+    def shows_upper(self, upper: Array) -> Array:
+        """Tell which nodes lie above the parting of the lips, given the upper layer's sources."""
+        u, v = self.lines.frame.local(np.moveaxis(upper, 0, -1))
+        middle = self.lines.at(self.lines.parting, u)
+        return np.asarray(v < middle)
+
+
+class _Fields:
+    """Builds the displacement fields; see `MouthMotion` for the order and the units."""
+
+    def __init__(self, rig: MouthRig, points: Array, face_height: float) -> None:
+        lines, frame = rig.lines, rig.lines.frame
+        self.frame, self.half, self.face_height = frame, frame.half, face_height
+        self.points, self.at = points, np.moveaxis(rig.nodes, 0, -1)
+        self.u, self.v = frame.local(self.at)
+        self.x = self.u / frame.half
+        self.upper, self.lower = lines.at(lines.upper, self.u), lines.at(lines.lower, self.u)
+        self.top, self.bottom = lines.at(lines.top, self.u), lines.at(lines.bottom, self.u)
+        self.parting = lines.at(lines.parting, self.u)
+        self.window = self._window(rig.grid)
+        _, v_nose = frame.local(points[NOSE_BASE])
+        _, v_chin = frame.local(points[CHIN])
+        self.on_upper = smoothstep(self.v, float(v_nose) * 0.92, np.maximum(self.top, v_nose * 0.6))
+        self.relaxes_upper = smoothstep(self.v, float(v_nose) * 0.95, self.upper)
+        reach = np.maximum(float(v_chin) - self.bottom, 0.4 * self.half)
+        self.on_lower = 1 - smoothstep(self.v, self.bottom, self.bottom + 0.75 * reach)
+        self.relaxes_lower = 1 - smoothstep(self.v, self.lower, self.bottom + 0.75 * reach)
+        self.opening = np.clip(1 - (self.x / 1.07) ** 2, 0, 1) ** 0.7
+
+    def _window(self, grid: Grid) -> Array:
+        rows, columns = self.u.shape
+        down, across = np.arange(rows), np.arange(columns)
+        side = np.minimum(across, across[::-1])[None] * grid.step
+        rise = smoothstep(side, 0, 0.10 * self.face_height)
+        rise = rise * smoothstep(down[:, None] * grid.step, 0, 0.06 * self.face_height)
+        low = down[::-1][:, None] * grid.step
+        return np.asarray(rise * smoothstep(low, 0, 0.10 * self.face_height), np.float32)
+
+    def layers(self) -> tuple[Array, Array]:
+        """Return the fields of the upper and of the lower layer, (8, rows, columns, 2) each."""
+        outside = smoothstep(np.abs(self.x), 0.88, 1.12)
+        softness = self.half * (0.08 + 0.8 * np.clip(np.abs(self.x) - 0.9, 0, 2))
+        below = 1 / (1 + np.exp(-np.clip((self.v - self.parting) / softness, -30, 30)))
+        moves_up, moves_down = self._upper(), self._lower()
+        layers = []
+        for share in (outside * below, 1 - outside * (1 - below)):
+            fields = [(1 - share) * up + share * low for up, low in zip(moves_up, moves_down, strict=True)]
+            layers.append(np.ascontiguousarray(np.moveaxis(np.stack(fields), 1, -1), np.float32))
+        return layers[0], layers[1]
+
+    def _down(self, amount: Array) -> Array:
+        return self.frame.vector(np.zeros_like(self.u), amount * self.window)
+
+    def _upper(self) -> list[Array]:
+        aside = np.exp(-((np.maximum(np.abs(self.x) - 1.0, 0) / 0.35) ** 2))
+        zero = np.zeros((2, *self.u.shape), np.float32)
+        thick = np.maximum(self.upper - self.top, 0.08 * self.half)
+        return [
+            self._down((self.parting - self.upper) * self.relaxes_upper * aside),
+            self._down(-self.opening * self.on_upper),
+            zero,
+            zero,
+            self._spread(),
+            self._pucker(-_swell((self.upper - self.v) / thick)),
+            self._smile(),
+            zero,
+        ]
+
+    def _lower(self) -> list[Array]:
+        aside = np.exp(-((np.maximum(np.abs(self.x) - 1.0, 0) / 0.35) ** 2))
+        zero = np.zeros((2, *self.u.shape), np.float32)
+        thick = np.maximum(self.bottom - self.lower, 0.08 * self.half)
+        lip = self.opening**0.5 * self.on_lower
+        rolled = smoothstep(self.v, self.lower, self.bottom) * self.on_lower
+        return [
+            self._down((self.parting - self.lower) * self.relaxes_lower * aside),
+            zero,
+            self._down(self.opening * self.on_lower),
+            self._down(self._jaw() * (1 - lip)),
+            self._spread(),
+            self._pucker(_swell((self.v - self.lower) / thick)),
+            self._smile(),
+            self._down(-0.12 * self.half * self.opening * rolled),
+        ]
+
+    def _spread(self) -> Array:
+        reach = ((self.u / (1.55 * self.half)) ** 2 + ((self.v - self.parting) / (1.05 * self.half)) ** 2)
+        near = np.exp(-(reach**1.5)) * self.window
+        outward = 0.11 * self.u * near
+        upward = -0.03 * self.half * np.minimum(np.abs(self.x), 1.3) ** 2 * near
+        return self.frame.vector(outward, upward)
+
+    def _pucker(self, swell: Array) -> Array:
+        reach = (self.u / (1.5 * self.half)) ** 2 + ((self.v - self.parting) / (1.05 * self.half)) ** 2
+        near = np.exp(-(reach**1.5)) * self.window
+        thicken = 0.13 * self.half * swell * np.clip(1 - (self.x / 1.1) ** 2, 0, 1) * self.window
+        return self.frame.vector(-0.36 * self.u * near, thicken)
+
+    def _smile(self) -> Array:
+        reach = ((np.abs(self.x) - 1.05) / 0.75) ** 2 + ((self.v - self.parting) / (0.75 * self.half)) ** 2
+        corner = np.exp(-reach) * self.window
+        cheek = bump(np.abs(self.x), 1.45, 0.6) * bump(self.v, -0.75 * self.half, 0.6 * self.half)
+        rise = 0.17 * corner + 0.05 * cheek * self.window
+        return self.frame.vector(0.10 * self.half * np.tanh(2 * self.x) * corner, -self.half * rise)
+
+    def _jaw(self) -> Array:
+        knots = [self.points[i] for group in _JAW_WEIGHTS.values() for i in group]
+        values = [weight for weight, group in _JAW_WEIGHTS.items() for _ in group]
+        down = self.frame.axes[1] * self.face_height
+        for index in _JAWLINE:
+            center = index in (149, 176, 148, 152, 377, 400, 378)
+            knots += [self.points[index] + 0.13 * down, self.points[index] + 0.30 * down]
+            values += [0.38 if center else 0.12, 0.0]
+        field = thin_plate(np.array(knots), np.array(values), self.at, smoothing=0.02)
+        return np.clip(field, 0, 1)
+
+
+def _swell(depth: Array) -> Array:
+    """Rise from 0 at a lip's inner edge to 1 at its outer edge, then fade."""
+    t = np.clip(depth, 0, 4)
+    return np.asarray(t * np.exp((1 - t * t) / 2), np.float32)
