@@ -95,9 +95,13 @@ class EngineInfo:
 
     @property
     def barge_in_frames(self) -> int:
-        """Frames of a cut turn whose picture may still be shown, silent, after an interruption."""
+        """Frames of a cut turn whose picture may still be shown, silent, after an interruption.
+
+        The rest of the chunk on the screen, then as many chunks as the engine needs to make the
+        first silent one.
+        """
         chunks = max(1, ceil((self.step_s + self.decode_s) / self.chunk_s))
-        return chunks * self.frames_per_chunk
+        return self.frames_per_chunk - 1 + chunks * self.frames_per_chunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,511 @@
+"""Drives one engine stream and one timeline, in three loops over shared state.
+
+    plan      decides and submits chunks while there is room; rewinds when plans changed
+    collect   waits for the engine's chunks, in order
+    present   hands each frame over when it is due
+
+All three, and every call from outside, run on one event loop, and change state only between
+awaits. What to say is decided by `TurnMachine`, when by `Pacer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+import anyio
+import numpy as np
+import numpy.typing as npt
+
+from talking_avatar.audio import Samples
+from talking_avatar.cost import Meter
+from talking_avatar.engine.base import (
+    FPS,
+    AvatarStream,
+    ChunkTicket,
+    Controls,
+    EngineInfo,
+    FrameBlock,
+    SpeechWindow,
+)
+from talking_avatar.errors import ChunkDropped, SessionClosed
+from talking_avatar.pacing import LATE_S, Pacer, missed_cause
+from talking_avatar.session.declick import Declicker
+from talking_avatar.session.gestures import Gesture, GestureName
+from talking_avatar.session.outlet import Outlet
+from talking_avatar.stats import StatsRecorder
+from talking_avatar.turn import ChunkPlan, FramePlan, Outcome, TurnMachine
+from talking_avatar.types import ClockMode, Frame, PixelFormat, Position, TurnLatency, TurnResult
+
+_DRAIN_FRAMES = 2 * FPS
+"""How long a turn that was handed out whole waits for the far end to say that it was played."""
+
+
+@dataclass(slots=True, eq=False)
+class _Chunk:
+    """A chunk from its submission until its last frame has left."""
+
+    plan: ChunkPlan
+    ticket: ChunkTicket
+    planned: float
+    images: npt.NDArray[np.uint8] | None = None
+    ready: float = 0.0
+    decode_s: float = 0.0
+    is_dropped: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Speaker:
+    """What is kept of a turn beside the machine: who waits for it, and its latency."""
+
+    result: asyncio.Future[TurnResult]
+    voice_agent_s: float | None
+    latency: TurnLatency | None = None
+
+
+class Conductor:
+    """One session's engine stream and timeline.
+
+    Args:
+        stream: A fresh one.
+        info: Of its engine.
+        outlet: Whoever takes the frames.
+        clock: Whether frames leave when they are due, or as soon as they are made and taken.
+        pixel_format: What `Frame.image` shall be.
+        stats, meter: Told of everything.
+    """
+
+    def __init__(
+        self,
+        stream: AvatarStream,
+        info: EngineInfo,
+        outlet: Outlet,
+        *,
+        clock: ClockMode,
+        pixel_format: PixelFormat,
+        stats: StatsRecorder,
+        meter: Meter,
+    ) -> None:
+        self._stream = stream
+        self._info = info
+        self._outlet = outlet
+        self._is_live = clock == "live"
+        self._pixel_format = pixel_format
+        self._stats = stats
+        self._meter = meter
+        self._loop = asyncio.get_running_loop()
+        self._machine = TurnMachine(
+            frames_per_chunk=info.frames_per_chunk, lookahead_samples=info.lookahead_samples
+        )
+        self._pacer = Pacer(info, start=self._loop.time())
+        self._declicker = Declicker()
+        self._chunks: dict[int, _Chunk] = {}  # not wholly shown, by index
+        self._in_work: deque[_Chunk] = deque()  # submitted, not ready
+        self._last_ready = 0.0
+        self._speakers: dict[int, _Speaker] = {}
+        self._controls = Controls()
+        self._gestures: list[Gesture] = []
+        self._wanted_frames = 0  # unpaced: idle motion that was asked for
+        self._error: Exception | None = None
+        self._is_over = False
+        self._to_plan = asyncio.Event()
+        self._to_collect = asyncio.Event()
+        self._to_present = asyncio.Event()
+        self._shown = asyncio.Event()  # replaced at each frame
+
+    # -- from outside
+
+    @property
+    def machine(self) -> TurnMachine:
+        return self._machine
+
+    @property
+    def controls(self) -> Controls:
+        return self._controls
+
+    @controls.setter
+    def controls(self, controls: Controls) -> None:
+        self._controls = controls
+
+    def check_running(self) -> None:
+        """Raise why the session has ended, if it has."""
+        if self._is_over:
+            self._raise_over()
+
+    def _raise_over(self) -> NoReturn:
+        if self._error is not None:
+            raise self._error
+        raise SessionClosed("the session has ended: start a new one")
+
+    def open_turn(self, result: asyncio.Future[TurnResult], voice_agent_s: float | None) -> int:
+        """Begin a turn; its result will be set exactly once."""
+        self.check_running()
+        turn_id = self._machine.open()
+        self._speakers[turn_id] = _Speaker(result, voice_agent_s)
+        return turn_id
+
+    def takes_speech(self, turn_id: int) -> bool:
+        return self._machine.takes_speech(turn_id)
+
+    def push(self, turn_id: int, samples: Samples) -> None:
+        self._machine.push(turn_id, samples, self._loop.time())
+        self._to_plan.set()
+
+    def flush(self, turn_id: int) -> None:
+        self._machine.flush(turn_id)
+        self._to_plan.set()
+
+    def end(self, turn_id: int) -> None:
+        self._machine.end(turn_id)
+        self._settle(self._machine.next_frame - self._is_live)
+        self._to_plan.set()
+
+    async def wait_for_room(self, turn_id: int, max_samples: int) -> None:
+        """Wait until no more than ``max_samples`` of a turn wait to be shown."""
+        while self._machine.backlog(turn_id) > max_samples and not self._is_over:
+            await self._shown.wait()
+
+    def cut(self, turn_ids: Collection[int]) -> None:
+        """End turns at once, by what is known now of how much was played."""
+        self._finish(self._cut(turn_ids))
+
+    async def interrupt(self) -> Position:
+        """End all turns; give the position played of the first, as the far end knows it."""
+        outcomes = self._cut(self._machine.turn_ids)
+        try:
+            await self._outlet.interrupt()
+        finally:
+            results = self._finish(outcomes)
+        if not results:
+            return Position(0.0, "handed_out")
+        return Position(results[0].played_s, results[0].source)
+
+    def _cut(self, turn_ids: Collection[int]) -> list[Outcome]:
+        self._machine.cut(turn_ids)
+        self._outlet.mute(turn_ids)
+        self._to_plan.set()
+        return self._machine.take_outcomes()
+
+    def pause(self) -> None:
+        self._machine.pause()
+        self._to_plan.set()
+
+    def resume(self) -> None:
+        self._machine.resume(self._loop.time())
+        self._to_plan.set()
+
+    def gesture(self, name: GestureName) -> None:
+        first_frame = self._machine.next_chunk * self._info.frames_per_chunk
+        self._gestures.append(Gesture(name, first_frame))
+
+    async def idle(self, num_frames: int) -> None:
+        """Wait until ``num_frames`` more have left; an unpaced timeline moves for it."""
+        until = self._machine.next_frame + num_frames
+        self._wanted_frames = max(self._wanted_frames, until)
+        self._to_plan.set()
+        self._to_present.set()
+        while self._machine.next_frame < until:
+            self.check_running()
+            await self._shown.wait()
+
+    # -- the loops
+
+    async def run(self, started: asyncio.Event) -> None:
+        """Drive until cancelled; set ``started`` when the first frame is there.
+
+        Raises:
+            EngineFailed: The engine raised.
+        """
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._plan_loop)
+            tasks.start_soon(self._collect_loop)
+            tasks.start_soon(
+                self._present_live if self._is_live else self._present_unpaced, started
+            )
+
+    def end_all(self, error: Exception | None) -> None:
+        """The session is over: cut every turn, and let everyone who waits go on."""
+        self._is_over, self._error = True, error
+        outcomes = self._cut(self._machine.turn_ids)
+        self._machine.close()
+        self._finish(outcomes)
+        self._shown.set()
+
+    async def _plan_loop(self) -> None:
+        while True:
+            self._to_plan.clear()
+            now = self._loop.time()
+            if self._machine.wants_rewind(now):
+                await self._rewind(now)
+            if not self._has_room or not self._submit_next():
+                await self._wait_to_plan()
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether another chunk may be planned: as many as the pipeline holds, beyond the screen.
+
+        No more, so that what was rendered in vain at a barge-in, and what a ring cache must spare
+        for chunks not yet shown, stays bounded.
+        """
+        begun = -(-self._machine.next_frame // self._info.frames_per_chunk)
+        depth = self._info.pipeline_depth
+        return self._machine.next_chunk - begun < depth and len(self._in_work) < depth
+
+    def _submit_next(self) -> bool:
+        machine, now = self._machine, self._loop.time()
+        at_frame = machine.next_chunk * self._info.frames_per_chunk
+        is_idle_wanted = self._is_live or at_frame < self._wanted_frames
+        if not is_idle_wanted and not machine.has_speech_to_plan:
+            return False
+        is_due = self._is_live and now >= self._pacer.plan_by(machine.next_chunk)
+        plan = machine.plan(now, is_due=is_due, may_be_silent=is_idle_wanted)
+        if plan is None:
+            return False
+        window = SpeechWindow(
+            chunk_index=plan.index,
+            samples=plan.samples,
+            num_known=plan.num_known,
+            speaking=plan.speaking,
+        )
+        ticket = self._stream.submit(window, self._controls_at(at_frame))
+        chunk = self._chunks[plan.index] = _Chunk(plan, ticket, now)
+        self._in_work.append(chunk)
+        self._to_collect.set()
+        return True
+
+    async def _wait_to_plan(self) -> None:
+        """Wait for an event, or for the time at which the next chunk must be planned."""
+        timer = None
+        if self._is_live and self._has_room:
+            timer = self._loop.call_at(
+                self._pacer.plan_by(self._machine.next_chunk), self._to_plan.set
+            )
+        try:
+            await self._to_plan.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def _rewind(self, now: float) -> None:
+        """Drop the chunks whose plan changed, as many as can be without a stall."""
+        machine = self._machine
+        kept = max(
+            self._pacer.keep(
+                next_frame=machine.next_frame,
+                now=now,
+                unfinished=tuple(chunk.plan.index for chunk in self._in_work),
+            ),
+            machine.last_speech_frame // self._info.frames_per_chunk,
+        )
+        dropped = [chunk for index, chunk in self._chunks.items() if index > kept]
+        machine.drop_after(kept)
+        for chunk in dropped:
+            chunk.is_dropped = True
+            del self._chunks[chunk.plan.index]
+        self._in_work = deque(chunk for chunk in self._in_work if not chunk.is_dropped)
+        if dropped:
+            await self._stream.rewind(kept)
+
+    def _controls_at(self, frame: int) -> Controls:
+        if not self._gestures:
+            return self._controls
+        middle = frame + (self._info.frames_per_chunk - 1) / 2
+        angles = [(gesture, gesture.head_at(middle, FPS)) for gesture in self._gestures]
+        self._gestures = [gesture for gesture, head in angles if head is not None]
+        heads = [self._controls.head, *(head for _, head in angles if head is not None)]
+        yaw, pitch, roll = (sum(angle) for angle in zip(*heads, strict=True))
+        return replace(self._controls, head=(yaw, pitch, roll))
+
+    async def _collect_loop(self) -> None:
+        while True:
+            while not self._in_work:
+                self._to_collect.clear()
+                await self._to_collect.wait()
+            chunk = self._in_work[0]
+            try:
+                block = await chunk.ticket.frames()
+            except ChunkDropped:
+                if not chunk.is_dropped:
+                    raise
+                continue
+            self._meter.note(block)
+            images = await self._converted(block.images)
+            if not chunk.is_dropped:
+                self._arrived(chunk, block, images)
+
+    async def _converted(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        if self._pixel_format == "rgb24":
+            return images
+        from talking_avatar.pixels import to_i420
+
+        return await asyncio.to_thread(to_i420, images)
+
+    def _arrived(self, chunk: _Chunk, block: FrameBlock, images: npt.NDArray[np.uint8]) -> None:
+        now = self._loop.time()
+        self._in_work.remove(chunk)
+        service_s = now - max(chunk.planned, self._last_ready)
+        self._last_ready = now
+        self._pacer.observe(block, service_s=service_s)
+        chunk.images, chunk.ready, chunk.decode_s = images, now, block.decode_s
+        self._to_present.set()
+        self._to_plan.set()
+
+    def _is_ready(self, frame: int, num_chunks: int = 1) -> bool:
+        first = frame // self._info.frames_per_chunk
+        wanted = [self._chunks.get(first + n) for n in range(num_chunks)]
+        planned = [chunk for chunk in wanted if chunk is not None]
+        return wanted[0] is not None and all(chunk.images is not None for chunk in planned)
+
+    async def _present_live(self, started: asyncio.Event) -> None:
+        await self._wait_until_ready(0, self._info.pipeline_depth)
+        self._pacer.begin(self._loop.time())
+        started.set()
+        while True:
+            frame = self._machine.next_frame
+            due = self._pacer.due(frame)
+            await self._sleep_until(due)
+            woken = self._loop.time()
+            if woken - due > LATE_S:
+                await asyncio.sleep(0)  # let what came while the loop was held be collected
+            if self._is_ready(frame):
+                await self._show(frame, due, woken)
+            else:
+                await self._stall(frame, due, woken)
+
+    async def _sleep_until(self, when: float) -> None:
+        while (left := when - self._loop.time()) > 0:
+            await asyncio.sleep(left)
+
+    async def _wait_until_ready(self, frame: int, num_chunks: int) -> None:
+        while not self._is_ready(frame, num_chunks):
+            self._to_present.clear()
+            await self._to_present.wait()
+
+    async def _stall(self, frame: int, due: float, woken: float) -> None:
+        """Picture and sound wait together until the frame is there; then its time is set anew."""
+        index = frame // self._info.frames_per_chunk
+        plan_by = self._pacer.plan_by(index)
+        await self._wait_until_ready(frame, 1)
+        chunk = self._chunks[index]
+        cause = missed_cause(
+            due=due,
+            woken=woken,
+            planned=chunk.planned,
+            plan_by=plan_by,
+            ready=chunk.ready,
+            decode_s=chunk.decode_s,
+        )
+        if cause is not None:
+            self._stats.missed(cause)
+        await self._wait_until_ready(frame, self._pacer.refill_chunks)
+        stall = self._pacer.stall(frame, self._loop.time())
+        if stall is not None:
+            self._stats.stalled(stall)
+            self._machine.note_stall(stall.num_frames)
+
+    async def _present_unpaced(self, started: asyncio.Event) -> None:
+        started.set()
+        while True:
+            frame = self._machine.next_frame
+            is_wanted = self._machine.last_speech_frame >= frame or frame < self._wanted_frames
+            if is_wanted and self._is_ready(frame):
+                await self._show(frame, None, self._loop.time())
+                self._settle(frame + 1)
+            else:
+                self._to_present.clear()
+                await self._to_present.wait()
+
+    async def _show(self, frame: int, due: float | None, woken: float) -> None:
+        """Hand over the next frame; count it, and finish what ended before it."""
+        per_chunk = self._info.frames_per_chunk
+        chunk = self._chunks[frame // per_chunk]
+        assert chunk.images is not None
+        now = self._loop.time()
+        plan = self._machine.show()
+        self._note_first_frame(plan, chunk, now)
+        if (frame + 1) % per_chunk == 0:
+            del self._chunks[chunk.plan.index]
+        sound = self._declicker.sound(plan)
+        self._stats.left(now, len(sound))
+        await self._outlet.hand_over(
+            Frame(
+                index=frame,
+                image=chunk.images[frame % per_chunk],
+                audio=sound,
+                pts=frame / FPS,
+                turn_id=plan.turn_id,
+                speaking=plan.num_speech > 0,
+            ),
+            due=due,
+            woken=woken,
+        )
+        self._settle(frame)
+        self._to_plan.set()
+        shown, self._shown = self._shown, asyncio.Event()
+        shown.set()
+
+    # -- results
+
+    def _note_first_frame(self, plan: FramePlan, chunk: _Chunk, now: float) -> None:
+        if plan.turn_id is None or not plan.num_speech or plan.start:
+            return
+        speaker = self._speakers[plan.turn_id]
+        decode_s = min(chunk.decode_s, chunk.ready - chunk.planned)
+        speaker.latency = TurnLatency(
+            voice_agent_s=speaker.voice_agent_s,
+            conditioning_s=chunk.planned - self._machine.first_push_at(plan.turn_id),
+            generate_s=chunk.ready - chunk.planned - decode_s,
+            decode_s=decode_s,
+            hand_out_s=now - chunk.ready,
+        )
+
+    def _settle(self, elapsed_frames: int) -> None:
+        """Finish the turns that were played whole.
+
+        Args:
+            elapsed_frames: Frames handed out whose time is over.
+        """
+        if not self._speakers:
+            return
+        position = self._outlet.played_position(elapsed_frames)
+        if position.source == "handed_out":
+            played = float(elapsed_frames)
+        else:
+            played = max(position.seconds * FPS, elapsed_frames - _DRAIN_FRAMES)
+        self._machine.settle(played)
+        self._finish(self._machine.take_outcomes())
+
+    def _finish(self, outcomes: list[Outcome]) -> list[TurnResult]:
+        results = [self._result_of(outcome) for outcome in outcomes]
+        for result in results:
+            speaker = self._speakers.pop(result.turn_id)
+            self._stats.num_turns += 1
+            self._stats.num_interrupted += result.interrupted
+            if speaker.result.done():
+                continue  # whoever waited was cancelled with its loop
+            if self._error is not None:
+                speaker.result.set_exception(self._error)
+            else:
+                speaker.result.set_result(result)
+        return results
+
+    def _result_of(self, outcome: Outcome) -> TurnResult:
+        position = self._outlet.played_position(self._machine.next_frame)
+        played = outcome.handed_out
+        if outcome.interrupted:
+            played = min(played, outcome.samples_played_at(position.seconds * FPS))
+        latency = self._speakers[outcome.turn_id].latency
+        return TurnResult(
+            turn_id=outcome.turn_id,
+            played_s=played / (FPS * 1_000),
+            source=position.source,
+            interrupted=outcome.interrupted,
+            first_frame_s=latency.pipeline_s if latency else None,
+            num_frames=outcome.num_frames,
+            stalls=outcome.num_stalls,
+            stalled_s=outcome.stalled_frames / FPS,
+            latency=latency,
+        )
