@@ -26,6 +26,7 @@ CURVES = (*SHAPES, "closure", "voice")
 """Columns of `curves`: shapes, then whether lips must touch, then whether someone speaks."""
 RATE_HZ = 480
 """Grid on which the curves are drawn before they are sampled."""
+FRAME_POINTS = RATE_HZ // 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,12 @@ def split_glides(spans: Sequence[Span]) -> list[Span]:
     return halves
 
 
+def _at_least_a_frame(part: slice) -> slice:
+    """Widen a closure to the time of one frame, so that none falls between two frame centers."""
+    missing = max(0, FRAME_POINTS - (part.stop - part.start))
+    return slice(max(0, part.start - missing // 2), part.stop + missing - missing // 2)
+
+
 def _draw(spans: Sequence[Span], num_points: int) -> tuple[Array, Array, Array, Array]:
     """Paint targets, strengths, closures and voice as steps on the grid."""
     targets = np.zeros((num_points, len(SHAPES)), np.float32)
@@ -139,7 +146,7 @@ def _draw(spans: Sequence[Span], num_points: int) -> tuple[Array, Array, Array, 
         strengths[part] = [pose.grip] * 2 + [pose.grip_corners] * 2 + [1.0] * 2
         voice[part] = 1.0
         if span.ipa in LIPS_MEET:
-            closure[part] = 1.0
+            closure[_at_least_a_frame(part)] = 1.0
     return targets, strengths, closure, voice
 
 
@@ -175,18 +182,10 @@ def curves(spans: Sequence[Span], duration_s: float) -> Array:
 
 
 def at_frames(curve: Array, starts_s: npt.NDArray[np.float64]) -> Array:
-    """Sample curves for frames of 1/24 s that begin at ``starts_s``.
-
-    Shapes are read at the frame's center. A closure or speech anywhere in the frame counts: a /p/
-    of 40 ms must not fall between two frames.
+    """Sample curves at the centers of frames of 1/24 s that begin at ``starts_s``.
 
     Returns:
         (len(starts_s), 8).
     """
-    frame = RATE_HZ // 24
-    begin = np.round(starts_s * RATE_HZ).astype(int)
-    last = len(curve) - 1
-    sampled = curve[np.clip(begin + frame // 2, 0, last)].copy()
-    covered = np.clip(begin[:, None] + np.arange(frame), 0, last)
-    sampled[:, -2:] = curve[covered][:, :, -2:].max(axis=1)
-    return sampled
+    centers = np.round(starts_s * RATE_HZ).astype(int) + FRAME_POINTS // 2
+    return curve[np.clip(centers, 0, len(curve) - 1)]

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 from articulation import RATE_HZ, Span, at_frames, curves
+from scipy.fft import next_fast_len
 from scipy.signal import fftconvolve
 from voices import SAMPLE_RATE, Utterance
 
@@ -76,13 +77,15 @@ def string_together(
 
 def _color(samples: Floats, dice: np.random.Generator) -> Floats:
     """A random smooth tone control, and at times the 4 kHz limit of a telephone."""
-    spectrum = np.fft.rfft(samples)
-    hz = np.fft.rfftfreq(len(samples), 1.0 / SAMPLE_RATE)
+    size = next_fast_len(len(samples))
+    spectrum = np.fft.rfft(samples, size)
+    hz = np.fft.rfftfreq(size, 1.0 / SAMPLE_RATE)
     octaves = np.log2(np.maximum(hz, 60.0) / 60.0)
     gain_db = np.interp(octaves, np.arange(0.0, 9.0), np.cumsum(dice.normal(0.0, 2.5, 9)))
     if dice.random() < 0.2:
         gain_db -= 60.0 * (hz > dice.uniform(3_300.0, 7_000.0))
-    return np.fft.irfft(spectrum * 10.0 ** (gain_db / 20.0), len(samples)).astype(np.float32)
+    colored = np.fft.irfft(spectrum * 10.0 ** (gain_db / 20.0), size)
+    return colored[: len(samples)].astype(np.float32)
 
 
 def _room(samples: Floats, dice: np.random.Generator) -> Floats:
@@ -96,9 +99,10 @@ def _room(samples: Floats, dice: np.random.Generator) -> Floats:
 
 def _noise(count: int, dice: np.random.Generator) -> Floats:
     """Between white and brown, swelling slowly; rms 1."""
-    spectrum = np.fft.rfft(dice.normal(size=count))
-    hz = np.maximum(np.fft.rfftfreq(count, 1.0 / SAMPLE_RATE), 40.0)
-    noise = np.fft.irfft(spectrum * hz ** -dice.uniform(0.0, 1.2), count)
+    size = next_fast_len(count)
+    spectrum = np.fft.rfft(dice.normal(size=size))
+    hz = np.maximum(np.fft.rfftfreq(size, 1.0 / SAMPLE_RATE), 40.0)
+    noise = np.fft.irfft(spectrum * hz ** -dice.uniform(0.0, 1.2), size)[:count]
     knots = dice.normal(0.0, 2.0, max(2, count // SAMPLE_RATE + 2))
     swell_db = np.interp(np.arange(count) / SAMPLE_RATE, np.arange(len(knots)), knots)
     noise *= 10.0 ** (swell_db / 20.0)
@@ -135,7 +139,7 @@ def streams(utterances: Sequence[Utterance], seed: int) -> Iterator[Stream]:
     order = dice.permutation(len(utterances))
     for begin in range(0, len(order), 5):
         chosen = [utterances[k] for k in order[begin : begin + 5]]
-        warped = [warp(u, float(np.exp(dice.normal(0.0, 0.09)))) for u in chosen]
+        warped = [warp(u, float(np.exp(dice.normal(0.0, 0.12)))) for u in chosen]
         gaps_s = dice.exponential(0.5, len(warped)) + 0.05
         samples, spans = string_together(warped, list(gaps_s))
         yield label(disturb(samples, dice), spans)

@@ -36,7 +36,7 @@ TRAINED_ESPEAK = [
 ]  # fmt: skip
 TRAINED_FLITE = ("slt", "rms", "awb", "kal16")
 GATES = [CURVES.index(name) for name in ("teeth_on_lip", "closure", "voice")]
-WEIGHTS = torch.tensor([4.0, 2.0, 1.0, 1.5, 0.5, 1.0, 0.5, 0.3])
+WEIGHTS = torch.tensor([5.0, 2.0, 1.0, 1.5, 0.8, 1.0, 0.6, 0.3])
 """Of each output in the loss; the lips' gap counts most."""
 
 
@@ -143,10 +143,10 @@ def train(num_steps: int, num_espeak: int, num_flite: int, variants: int) -> Net
     optimizer = torch.optim.AdamW(net.parameters(), 2e-3, weight_decay=0.02)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, num_steps, pct_start=0.1)
     average = torch.optim.swa_utils.AveragedModel(
-        net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.998)
+        net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.999)
     )
     for step in range(num_steps):
-        columns, wanted = examples.draw(1024)
+        columns, wanted = examples.draw(512)
         loss = loss_of(net(columns), wanted)
         optimizer.zero_grad()
         loss.backward()
@@ -162,9 +162,9 @@ def train(num_steps: int, num_espeak: int, num_flite: int, variants: int) -> Net
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=6_000)
-    parser.add_argument("--espeak", type=int, default=680)
-    parser.add_argument("--flite", type=int, default=440)
+    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--espeak", type=int, default=520)
+    parser.add_argument("--flite", type=int, default=680)
     parser.add_argument("--variants", type=int, default=3)
     args = parser.parse_args()
     train(args.steps, args.espeak, args.flite, args.variants).export(args.output)
