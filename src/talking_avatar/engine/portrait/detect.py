@@ -94,7 +94,7 @@ def _tile_input(
     with opencv_threads():
         small = cv2.resize(rgb[y0:y1, x0:x1], (width, height), interpolation=cv2.INTER_AREA)
     tile = np.full((INPUT_PX, INPUT_PX, 3), -1, np.float32)
-    column, row = round((x0 - left) * scale), round((y0 - top) * scale)
+    column, row = round(max(0.0, -left) * scale), round(max(0.0, -top) * scale)
     small = small[: INPUT_PX - row, : INPUT_PX - column]
     tile[row : row + small.shape[0], column : column + small.shape[1]] = small / 127.5 - 1
     return tile

@@ -8,13 +8,13 @@ Thresholds come from 31 portraits (24 people); what they measured stands beside 
 
 from __future__ import annotations
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
 from talking_avatar.engine.base import PhotoWarning
+from talking_avatar.engine.portrait.drawn import MAX_FLAT_SHARE, flat_share
 from talking_avatar.engine.portrait.landmarks import Mesh
-from talking_avatar.engine.portrait.networks import opencv_threads
+from talking_avatar.engine.portrait.sunglasses import MIN_EYE_BRIGHTNESS, eye_brightness
 from talking_avatar.errors import FaceBox, FaceTooSmall, FaceTurned, NoFace, SeveralFaces
 
 MIN_MESH_SCORE = 0.5
@@ -26,21 +26,11 @@ BYSTANDER_RATIO = 0.5
 TURNED_WARNING_DEG = 20.0
 TURNED_LIMIT_DEG = 35.0
 """Beyond it the far half of the mouth is too narrow to animate. Mesh yaw is right to 2 degrees."""
-SUNGLASSES_DARKNESS = 0.35
-"""Eyes and the skin under them against the cheek: sunglasses 0.05 to 0.18, others 0.53 to 1.2."""
-
 CUT_OFF_SHARE = 0.05
 """Of the face's height; as much of a face may lie beyond the photo's edge without a warning."""
 
 _MOUTH_AND_CHIN = (61, 291, 0, 17, 152)
 _SYMMETRIC = ((234, 454), (33, 263), (61, 291))
-_UPPER_LIDS = (
-    (33, 246, 161, 160, 159, 158, 157, 173, 133),
-    (362, 398, 384, 385, 386, 387, 388, 466, 263),
-)
-_LOWER_LIDS = ((7, 163, 144, 145, 153, 154, 155), (382, 381, 380, 374, 373, 390, 249))
-_UNDER_EYE = ((228, 229, 230, 231), (448, 449, 450, 451))
-_CHEEK = ((50, 101, 118, 205), (280, 330, 347, 425))
 
 
 def choose_face(
@@ -100,6 +90,20 @@ def choose_face(
     return chosen
 
 
+def check_drawn(rgb: npt.NDArray[np.uint8], mesh: Mesh) -> None:
+    """Refuse a face that was drawn.
+
+    Raises:
+        NoFace: It is flat where a photo never is.
+    """
+    share = flat_share(rgb, mesh)
+    if share > MAX_FLAT_SHARE:
+        raise NoFace(
+            f"the face looks drawn: {share:.0%} of it is perfectly flat, where photos have at "
+            f"most {MAX_FLAT_SHARE:.0%}; use a photo of a person"
+        )
+
+
 def check_cut_off(mesh: Mesh, size: tuple[int, int]) -> tuple[PhotoWarning, ...]:
     """Warn of a face that is not wholly in a picture of this width and height."""
     share = _beyond(mesh.points, size) / mesh.height_px
@@ -149,7 +153,7 @@ def check_sunglasses(
 ) -> tuple[PhotoWarning, ...]:
     """Warn of eyes that cannot be seen."""
     brightness = eye_brightness(rgb, points)
-    if brightness >= SUNGLASSES_DARKNESS:
+    if brightness >= MIN_EYE_BRIGHTNESS:
         return ()
     return (
         PhotoWarning(
@@ -160,45 +164,10 @@ def check_sunglasses(
     )
 
 
-def eye_brightness(rgb: npt.NDArray[np.uint8], points: npt.NDArray[np.float32]) -> float:
-    """How bright the brightest part of the eyes and the skin under them are against the cheeks.
-
-    Dark glasses darken both; dark eyes, make-up and shade leave one of them bright. Each eye is
-    compared with its own cheek, so that light from one side does not matter.
-    """
-    with opencv_threads():
-        gray = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY).astype(np.uint8, copy=False)
-    radius = max(1, round(0.012 * float(np.linalg.norm(points[10, :2] - points[152, :2]))))
-
-    def skin(indices: tuple[int, ...]) -> float:
-        return float(np.median([_median_around(gray, points[i], radius) for i in indices]))
-
-    ratios: list[float] = []
-    for upper, lower, under, cheek in zip(
-        _UPPER_LIDS, _LOWER_LIDS, _UNDER_EYE, _CHEEK, strict=True
-    ):
-        opening = points[[*upper, *reversed(lower)], :2].round().astype(np.int32)
-        inside = np.zeros(gray.shape, np.uint8)
-        cv2.fillConvexPoly(inside, cv2.convexHull(opening), 1)
-        seen = gray[inside > 0]
-        highlight = float(np.percentile(seen, 90)) if seen.size else 0.0
-        ratios.append((highlight + skin(under)) / 2 / max(1.0, skin(cheek)))
-    return float(np.mean(ratios))
-
-
 def _beyond(points: npt.NDArray[np.float32], size: tuple[int, int]) -> float:
     """How far the outermost point lies outside of a picture, in pixels; negative inside."""
     flat = points[:, :2]
     return float(max((-flat).max(), (flat - np.asarray(size, np.float32)).max()))
-
-
-def _median_around(
-    gray: npt.NDArray[np.uint8], point: npt.NDArray[np.float32], radius: int
-) -> float:
-    x = int(np.clip(round(float(point[0])), 0, gray.shape[1] - 1))
-    y = int(np.clip(round(float(point[1])), 0, gray.shape[0] - 1))
-    patch = gray[max(0, y - radius) : y + radius + 1, max(0, x - radius) : x + radius + 1]
-    return float(np.median(patch))
 
 
 def _box(index: int, mesh: Mesh, scale: float) -> FaceBox:

@@ -14,6 +14,7 @@ from talking_avatar.engine.base import Photo
 from talking_avatar.engine.portrait.detect import FaceDetector
 from talking_avatar.engine.portrait.examine import (
     check_cut_off,
+    check_drawn,
     check_sunglasses,
     check_turned,
     choose_face,
@@ -61,6 +62,7 @@ class PhotoRoom:
         meshes = [self._mesh.fit(overview, found) for found in self._detector.detect(overview)]
         size = overview.shape[1], overview.shape[0]
         mesh = choose_face(meshes, size, enlarged, face)
+        check_drawn(overview, mesh)
         yaw = yaw_deg(mesh.points)
         turned = check_turned(yaw)
         crop = choose_crop(_place(mesh, enlarged), image.width, image.height, width, height)
