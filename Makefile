@@ -47,7 +47,7 @@ bench: $(DEV_STAMP) ## measure on this machine: import time, rendering, live ses
 	$(BIN)/talking-avatar bench
 
 docs: $(DEV_STAMP) ## build the documentation into site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## remove what was made here, .venv included
 	rm -rf $(VENV) out site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -71,3 +72,9 @@ def test_importing_every_public_name_loads_no_engine_nor_media_library() -> None
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = talking_avatar.nonsense
+
+
+def test_the_docs_list_every_public_name_and_no_other() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "api.md").read_text()
+    listed = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert sorted([*listed, "__version__"]) == sorted(talking_avatar.__all__)

@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import anyio
 import anyio.to_thread
 import numpy as np
 
-from talking_avatar.engine import open_engine
 from talking_avatar.engine.base import FPS, SAMPLE_RATE, SAMPLES_PER_FRAME, PhotoWarning
 from talking_avatar.file_transport import FileTransport
 from talking_avatar.media import decode_file
@@ -113,32 +114,30 @@ async def render(
     total_frames = math.ceil(len(samples) / SAMPLES_PER_FRAME)
     recorder = _Recorder(file, lambda n: on_progress(Progress(frames=n, total_frames=total_frames)))
     began_s = time.perf_counter()
-    opened = await open_engine(engine)
+    session = AvatarSession(
+        photo, engine=engine, transport=recorder, clock="unpaced", seed=seed, face=face
+    )
     try:
-        avatar = await opened.prepare(photo, face=face)
-        for warning in avatar.warnings:
-            on_warning(warning)
-        session = AvatarSession(
-            avatar, engine=opened, transport=recorder, clock="unpaced", seed=seed
-        )
-        try:
-            async with session:
-                start = _Instant.now()
+        async with session:
+            for warning in session.avatar.warnings:
+                on_warning(warning)
+            start = _Instant.now()
+            with recorder.cancel_on_failure:
                 result = await session.say(samples, sample_rate=SAMPLE_RATE)
-            took = _Instant.now().since(start)
-        except BaseException:
-            file.discard()
-            raise
-    finally:
-        await opened.aclose()
-    chunk_ms = recorder.chunk_ms(opened.info.frames_per_chunk, start.wall_s)
+        took = _Instant.now().since(start)
+    except BaseException:
+        file.discard()
+        raise
+    if recorder.failure is not None:
+        raise recorder.failure
+    chunk_ms = recorder.chunk_ms(session.info.frames_per_chunk, start.wall_s)
     duration_s = recorder.num_frames / FPS
     return RenderReport(
         frames=recorder.num_frames,
         fps=FPS,
         duration_s=duration_s,
-        width=opened.info.width,
-        height=opened.info.height,
+        width=session.info.width,
+        height=session.info.height,
         prepare_s=start.wall_s - began_s,
         ms_per_frame_p50=float(np.percentile(chunk_ms, 50)),
         ms_per_frame_p95=float(np.percentile(chunk_ms, 95)),
@@ -146,7 +145,7 @@ async def render(
         render_fps=recorder.num_frames / took.wall_s,
         real_time_factor=duration_s / took.wall_s,
         first_frame_s=result.first_frame_s,
-        late_frames=session.stats().late_frames,
+        late_frames=session.stats().late_frames.total,
         cpu_cores=took.cpu_s / took.wall_s,
         peak_rss_bytes=_peak_rss_bytes(),
         gpu_hours=session.gpu_hours(),
@@ -172,6 +171,8 @@ class _Recorder(Transport):
     def __init__(self, file: FileTransport, on_frame: Callable[[int], None]) -> None:
         self._file = file
         self._on_frame = on_frame
+        self.cancel_on_failure = anyio.CancelScope()
+        self.failure: Exception | None = None
         self._sent_s: list[float] = []
 
     @property
@@ -184,7 +185,8 @@ class _Recorder(Transport):
     async def send(self, frame: Frame) -> None:
         if frame.turn_id is None:
             return
-        await self._file.send(frame)
+        with self._noting_failure():
+            await self._file.send(frame)
         self._sent_s.append(time.perf_counter())
         self._on_frame(self.num_frames)
 
@@ -192,7 +194,18 @@ class _Recorder(Transport):
         await self._file.interrupt()
 
     async def aclose(self) -> None:
-        await self._file.aclose()
+        with self._noting_failure():
+            await self._file.aclose()
+
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        """End the rendering: a session would speak on without its transport."""
+        try:
+            yield
+        except Exception as error:
+            self.failure = error
+            self.cancel_on_failure.cancel()
+            raise
 
     def chunk_ms(self, frames_per_chunk: int, start_s: float) -> list[float]:
         """Give milliseconds a frame, one value a chunk: its frames come all at once."""
