@@ -1,14 +1,36 @@
 """Names of diffusers' Wan checkpoints in this project's terms.
 
-Takes: a tensor's name in ``vae/`` or ``transformer/`` of a Wan2.2-TI2V-5B folder.
-Gives: its name here, or None for a name that such a folder should not have.
+Takes: a tensor's name in ``transformer/`` or ``vae/`` of a Wan2.2-TI2V-5B folder.
+Gives: its name here; a name that no rule knows comes back as it is, and is then found unexpected.
 Never: opens files; `wan_import` does.
+
+Their ``norm2`` is the norm before cross-attention (the original Wan calls that one ``norm3``);
+``norm1`` and ``norm3`` have no weights.
 """
 
 from __future__ import annotations
 
 import re
 
+_DIT_RULES: tuple[tuple[str, str], ...] = (
+    (r"^condition_embedder\.time_embedder\.linear_1\.", "time_embedding.hidden."),
+    (r"^condition_embedder\.time_embedder\.linear_2\.", "time_embedding.output."),
+    (r"^condition_embedder\.time_proj\.", "modulation."),
+    (r"^condition_embedder\.text_embedder\.linear_1\.", "text_embedding.hidden."),
+    (r"^condition_embedder\.text_embedder\.linear_2\.", "text_embedding.output."),
+    (r"^proj_out\.", "output."),
+    (r"^scale_shift_table$", "output_table"),
+    (r"^blocks\.", "layers."),
+    (r"\.scale_shift_table$", ".table"),
+    (r"\.attn1\.", ".attention."),
+    (r"\.attn2\.", ".cross."),
+    (r"\.norm2\.", ".cross_norm."),
+    (r"\.to_([qkv])\.", r".\1."),
+    (r"\.to_out\.0\.", ".out."),
+    (r"\.norm_([qk])\.", r".\1_norm."),
+    (r"\.ffn\.net\.0\.proj\.", ".feed_forward.up."),
+    (r"\.ffn\.net\.2\.", ".feed_forward.down."),
+)
 _VAE_RULES: tuple[tuple[str, str], ...] = (
     (r"^quant_conv\.", "encoder.to_latent."),
     (r"^post_quant_conv\.", "decoder.from_latent."),
@@ -26,8 +48,17 @@ _VAE_RULES: tuple[tuple[str, str], ...] = (
 )
 
 
+def dit_name(name: str) -> str:
+    """Name a tensor of ``transformer/``."""
+    return _renamed(name, _DIT_RULES)
+
+
 def vae_name(name: str) -> str:
-    """Name an autoencoder tensor: ``encoder.…`` or ``decoder.…``."""
-    for pattern, replacement in _VAE_RULES:
+    """Name a tensor of ``vae/``: ``encoder.…`` or ``decoder.…``."""
+    return _renamed(name, _VAE_RULES)
+
+
+def _renamed(name: str, rules: tuple[tuple[str, str], ...]) -> str:
+    for pattern, replacement in rules:
         name = re.sub(pattern, replacement, name)
     return name
