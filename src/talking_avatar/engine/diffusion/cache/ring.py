@@ -146,8 +146,8 @@ class Ring:
         return cls(shape=shape, last_position=shape.first_position - 1)
 
     def position(self, chunk: int) -> int:
-        """Give the position at which a stored chunk's keys are turned now."""
-        assert self.oldest <= chunk < self.next_chunk, (self.oldest, chunk, self.next_chunk)
+        """Give the position of a past chunk: where its stored keys are turned now."""
+        assert 0 <= chunk < self.next_chunk, (chunk, self.next_chunk)
         return self.last_position - (self.next_chunk - 1 - chunk)
 
     def advance(self) -> tuple[Ring, ChunkSlots]:
