@@ -125,9 +125,10 @@ class RenamedSource:
 
 def _entry(theirs: str, stored: TensorInfo, wanted: Expected | None) -> _Entry:
     """Show a tensor in our shape where it differs from theirs by sizes of one and merged ones."""
+    info = replace(stored, where=f"{stored.where} ({theirs})")
     if wanted is None or stored.shape == wanted.shape or not _same_values(stored, wanted):
-        return _Entry(theirs, stored, is_as_stored=True)
-    return _Entry(theirs, replace(stored, shape=wanted.shape), is_as_stored=False)
+        return _Entry(theirs, info, is_as_stored=True)
+    return _Entry(theirs, replace(info, shape=wanted.shape), is_as_stored=False)
 
 
 def _same_values(stored: TensorInfo, wanted: Expected) -> bool:
