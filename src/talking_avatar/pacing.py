@@ -87,10 +87,6 @@ class Pacer:
         """Time at which a frame should be handed over."""
         return self._start + (frame + self._stalled) / FPS
 
-    def frame_at(self, now: float) -> float:
-        """Where on the timeline a time is, in frames; between frames, a fraction."""
-        return (now - self._start) * FPS - self._stalled
-
     def plan_by(self, chunk: int) -> float:
         """Time at which a chunk must be submitted to be ready when it is due."""
         first = chunk * self._info.frames_per_chunk

@@ -376,7 +376,8 @@ class Conductor:
                 await self._stall(frame, due, woken)
 
     async def _sleep_until(self, when: float) -> None:
-        while (left := when - self._loop.time()) > 0:
+        left = when - self._loop.time()
+        if left > 0:
             await asyncio.sleep(left)
 
     async def _wait_until_ready(self, frame: int, num_chunks: int) -> None:

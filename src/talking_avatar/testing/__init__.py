@@ -15,7 +15,12 @@ from talking_avatar.testing.fake_engine import (
     read_picture,
 )
 from talking_avatar.testing.recording_transport import RecordingTransport, SentFrame
-from talking_avatar.testing.virtual_time import VirtualTimeLoop
+from talking_avatar.testing.signals import counted
+from talking_avatar.testing.virtual_time import (
+    VirtualTimeLoop,
+    in_virtual_time,
+    run_in_virtual_time,
+)
 
 __all__ = [
     "FakeAvatar",
@@ -25,5 +30,8 @@ __all__ = [
     "RecordingTransport",
     "SentFrame",
     "VirtualTimeLoop",
+    "counted",
+    "in_virtual_time",
     "read_picture",
+    "run_in_virtual_time",
 ]

@@ -185,7 +185,8 @@ class FakeStream:
                 ticket.finish(ChunkDropped(f"chunk {ticket.chunk_index} was rewound"))
         while self.windows and self.windows[-1].chunk_index > to_chunk:
             self.windows.pop()
-        kept = [t.timer.when() for t in self._outstanding if t.timer and not t.is_done]
+        self._outstanding = deque(t for t in self._outstanding if not t.is_done)
+        kept = [ticket.timer.when() for ticket in self._outstanding if ticket.timer]
         self._free_at = max([loop.time(), *(when - self._info.decode_s for when in kept)])
 
     async def aclose(self) -> None:
