@@ -159,15 +159,15 @@ def test_late_speech_does_not_close_the_lips(human: list[Utterance]) -> None:
 
 
 def test_vowels_do_not_flutter(synthetic: list[Utterance], human: list[Utterance]) -> None:
-    """Inside a vowel the gap turns at most once: no opening, closing and opening again."""
+    """Inside a long vowel lips open once and close once; what they move back and forth is small."""
     for utterance in (*synthetic, *human):
         opened = perform(utterance.samples)[:, 0]
         for span in utterance.spans:
-            if span.end_s - span.start_s < 0.16 or span.ipa[0] not in "aeɑæɔʌɛ":
+            if span.end_s - span.start_s < 0.16 or span.ipa not in ("ɑː", "æ", "ʌ", "ɔː", "ɛ"):
                 continue
             inside = opened[round(span.start_s * 24) + 1 : round(span.end_s * 24)]
-            turns = np.diff(np.sign(np.round(np.diff(inside), 2)))
-            assert (np.abs(turns) > 1).sum() <= 1, (span, inside)
+            path, way = np.abs(np.diff(inside)).sum(), 2 * inside.max() - inside[0] - inside[-1]
+            assert path - way < 0.1, (span, inside)
 
 
 def test_net_is_small_and_looks_little_ahead() -> None:

@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import pi, sin
 
-from talking_avatar.engine.base import FPS, Controls, Emotion
+from talking_avatar.engine.base import FPS, Controls
+from talking_avatar.engine.portrait.asked import Asked, Spring
 from talking_avatar.engine.portrait.dice import drift, log_normal, normal, uniform
 from talking_avatar.engine.portrait.eye_motion import Attention, Eyes, step_eyes
 from talking_avatar.engine.portrait.face import FaceState
@@ -35,53 +36,6 @@ _EYES_COUNTER_HEAD = 0.03
 
 
 @dataclass(frozen=True, slots=True)
-class Expression:
-    """What an emotion does to the face."""
-
-    smile: float = 0.0
-    brow: float = 0.0
-    pitch: float = 0.0
-    spread: float = 0.0
-
-    def scaled(self, strength: float) -> tuple[float, float, float, float]:
-        return tuple(  # type: ignore[return-value]
-            strength * value for value in (self.smile, self.brow, self.pitch, self.spread)
-        )
-
-
-EXPRESSIONS: dict[Emotion, Expression] = {
-    "neutral": Expression(),
-    "happy": Expression(smile=0.65, brow=0.15, spread=0.12),
-    "sad": Expression(smile=-0.5, brow=-0.25, pitch=2.0),
-    "surprised": Expression(brow=0.9, pitch=-1.0),
-    "angry": Expression(smile=-0.3, brow=-0.8, pitch=1.2),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Spring:
-    """A value drawn to a goal by a critically damped spring: no jump, no overshoot."""
-
-    value: float = 0.0
-    speed: float = 0.0
-
-    def step(self, goal: float, reach_s: float, kick: float = 0.0) -> Spring:
-        """Advance by a frame, exactly.
-
-        Args:
-            goal: Where to.
-            reach_s: Time to cover about 90 % of the way.
-            kick: Added to the speed at once, per second.
-        """
-        rate = 3.9 / reach_s
-        offset = self.value - goal
-        speed = self.speed + kick
-        drive = (speed + rate * offset) / FPS
-        fade = 2.718281828459045 ** (-rate / FPS)
-        return Spring(goal + (offset + drive) * fade, (speed - rate * drive) * fade)
-
-
-@dataclass(frozen=True, slots=True)
 class Sound:
     """What motion needs to know of one frame's sound.
 
@@ -92,46 +46,6 @@ class Sound:
 
     voice: float
     loudness: float
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The controls as they are obeyed: smoothed. Weights say how much of an override holds."""
-
-    yaw: Spring = Spring()
-    pitch: Spring = Spring()
-    roll: Spring = Spring()
-    blink: Spring = Spring()
-    blink_weight: Spring = Spring()
-    gaze_x: Spring = Spring()
-    gaze_y: Spring = Spring()
-    gaze_weight: Spring = Spring()
-    smile: Spring = Spring()
-    brow: Spring = Spring()
-    expression_pitch: Spring = Spring()
-    spread: Spring = Spring()
-
-    def step(self, controls: Controls) -> Asked:
-        """Follow the controls by a frame."""
-        strength = min(1.0, max(0.0, controls.emotion_strength))
-        smile, brow, pitch, spread = EXPRESSIONS[controls.emotion].scaled(strength)
-        yaw_goal, pitch_goal, roll_goal = controls.head
-        blink = self.blink.value if controls.blink is None else controls.blink
-        gaze = controls.gaze or (self.gaze_x.value, self.gaze_y.value)
-        return Asked(
-            yaw=self.yaw.step(yaw_goal, 0.7),
-            pitch=self.pitch.step(pitch_goal, 0.7),
-            roll=self.roll.step(roll_goal, 0.7),
-            blink=self.blink.step(blink, 0.12),
-            blink_weight=self.blink_weight.step(float(controls.blink is not None), 0.12),
-            gaze_x=self.gaze_x.step(gaze[0], 0.16),
-            gaze_y=self.gaze_y.step(gaze[1], 0.16),
-            gaze_weight=self.gaze_weight.step(float(controls.gaze is not None), 0.16),
-            smile=self.smile.step(smile, 0.5),
-            brow=self.brow.step(brow, 0.5),
-            expression_pitch=self.expression_pitch.step(pitch, 0.6),
-            spread=self.spread.step(spread, 0.5),
-        )
 
 
 @dataclass(frozen=True, slots=True)

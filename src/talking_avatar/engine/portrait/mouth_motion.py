@@ -15,6 +15,8 @@ from talking_avatar.engine.portrait.speech import HeardShape
 _OPEN_STEP, _CLOSE_STEP = 0.42, 0.40
 _OTHER_STEP = 0.38
 _GAIN_STEP = 0.06
+_TREMBLE, _MOVE = 0.02, 0.12
+"""Change in one frame that is smoothed, and from which it is followed at once."""
 _SILENT_DB, _SPEECH_DB = -54.0, -48.0
 """Absolute: noise at -60 dB leaves lips shut whatever it sounds like; speech at -35 dBFS has peaks
 near -30."""
@@ -32,6 +34,15 @@ def ramp(value: float, low: float, high: float) -> float:
 def approach(value: float, goal: float, up: float, down: float) -> float:
     """Go to ``goal``, by at most so much a frame."""
     return min(value + up, max(value - down, goal))
+
+
+def follow(value: float, goal: float, up: float = _OTHER_STEP, down: float = _OTHER_STEP) -> float:
+    """Go to ``goal``: all the way when it is far, half the way when it is near.
+
+    So a vowel that is held does not tremble, and a closure is not late.
+    """
+    part = 0.5 + 0.5 * ramp(abs(goal - value), _TREMBLE, _MOVE)
+    return approach(value, value + part * (goal - value), up, down)
 
 
 def awake(heard: HeardShape, *, speaking: bool) -> float:
@@ -66,15 +77,13 @@ def step_mouth(state: Mouth, heard: HeardShape, *, gain: float, speaking: bool) 
     gap = min(1.0, max(0.0, heard.open) * drive) * free
     shape = MouthShape(
         close=1.0,
-        open=approach(was.open, gap, _OPEN_STEP, _CLOSE_STEP),
-        jaw=_follow(was.jaw, min(1.0, max(0.0, heard.jaw) * drive)),
-        spread=_follow(was.spread, voice * min(1.0, max(-1.0, heard.spread))),
-        pucker=_follow(was.pucker, voice * min(1.0, max(0.0, heard.pucker))),
-        teeth_on_lip=_follow(was.teeth_on_lip, voice * ramp(heard.teeth_on_lip, 0.2, 0.7)),
-        tongue=_follow(was.tongue, voice * min(1.0, max(0.0, heard.tongue))),
+        open=follow(was.open, gap, _OPEN_STEP, _CLOSE_STEP)
+        if gap > 0.0
+        else approach(was.open, 0.0, 0.0, _CLOSE_STEP),
+        jaw=follow(was.jaw, min(1.0, max(0.0, heard.jaw) * drive)),
+        spread=follow(was.spread, voice * min(1.0, max(-1.0, heard.spread))),
+        pucker=follow(was.pucker, voice * min(1.0, max(0.0, heard.pucker))),
+        teeth_on_lip=follow(was.teeth_on_lip, voice * ramp(heard.teeth_on_lip, 0.2, 0.7)),
+        tongue=follow(was.tongue, voice * min(1.0, max(0.0, heard.tongue))),
     )
     return Mouth(shape, gain)
-
-
-def _follow(value: float, goal: float) -> float:
-    return approach(value, goal, _OTHER_STEP, _OTHER_STEP)

@@ -38,8 +38,9 @@ _AFTER = _BEFORE + HOP
 LOOKAHEAD_SAMPLES = (AHEAD_COLUMNS - 1) * HOP + _AFTER
 """2,675 samples = 111 ms."""
 
-QUIET_DB = -46.0
-"""The running level never falls below this: what is 15 dB weaker still is not speech."""
+QUIET_DB = -38.0
+"""The running level never falls below this, 8 dB under the vowels of speech at -35 dBFS: before the
+first word, the noise of a room must not pass for the loudest thing that there is."""
 _LEVEL_FALL_DB = 4.0 * HOP / SAMPLE_RATE
 _RANGE_DB = (-70.0, 10.0)
 _DB_PER_UNIT = 20.0
