@@ -51,22 +51,25 @@ class Spring:
         return Spring(goal + (offset + drive) * fade, (self.speed - rate * drive) * fade)
 
 
+REST = Spring()
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """The controls as they are obeyed: smoothed. Weights say how much of an override holds."""
 
-    yaw: Spring = Spring()
-    pitch: Spring = Spring()
-    roll: Spring = Spring()
-    blink: Spring = Spring()
-    blink_weight: Spring = Spring()
-    gaze_x: Spring = Spring()
-    gaze_y: Spring = Spring()
-    gaze_weight: Spring = Spring()
-    smile: Spring = Spring()
-    brow: Spring = Spring()
-    expression_pitch: Spring = Spring()
-    spread: Spring = Spring()
+    yaw: Spring = REST
+    pitch: Spring = REST
+    roll: Spring = REST
+    blink: Spring = REST
+    blink_weight: Spring = REST
+    gaze_x: Spring = REST
+    gaze_y: Spring = REST
+    gaze_weight: Spring = REST
+    smile: Spring = REST
+    brow: Spring = REST
+    expression_pitch: Spring = REST
+    spread: Spring = REST
 
     def step(self, controls: Controls) -> Asked:
         """Follow the controls by a frame."""

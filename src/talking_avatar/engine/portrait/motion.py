@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from math import pi, sin
 
 from talking_avatar.engine.base import FPS, Controls
-from talking_avatar.engine.portrait.asked import Asked, Spring
+from talking_avatar.engine.portrait.asked import REST, Asked, Spring
 from talking_avatar.engine.portrait.dice import drift, log_normal, normal, uniform
 from talking_avatar.engine.portrait.eye_motion import Attention, Eyes, step_eyes
 from talking_avatar.engine.portrait.face import FaceState
@@ -65,16 +65,16 @@ class Motion:
     """
 
     frame: int = 0
-    talk: Spring = Spring()
+    talk: Spring = REST
     loud: float = 0.0
-    listen: Spring = Spring()
+    listen: Spring = REST
     was_voiced: bool = False
-    nod: Spring = Spring()
+    nod: Spring = REST
     nod_goal: float = 0.0
     nod_until: int = 0
     num_nods: int = 0
     next_nod: int = FPS
-    lift: Spring = Spring()
+    lift: Spring = REST
     lift_until: int = 0
     breath_phase: float = 0.0
     eyes: Eyes = field(default_factory=Eyes)
