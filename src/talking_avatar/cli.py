@@ -20,10 +20,18 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from talking_avatar._version import __version__
-from talking_avatar.errors import PhotoError, SeveralFaces, TalkingAvatarError
+from talking_avatar.errors import (
+    MissingDependency,
+    PhotoError,
+    SeveralFaces,
+    TalkingAvatarError,
+)
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from talking_avatar.config import EngineConfig
+    from talking_avatar.engine.diffusion.weights.commands import Summary
     from talking_avatar.render import Progress, RenderReport
 
 app = typer.Typer(
@@ -34,6 +42,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+weights_app = typer.Typer(help="Checkpoints of the diffusion engine.", no_args_is_help=True)
+app.add_typer(weights_app, name="weights")
+
 Output = Annotated[Path, typer.Option("--output", "-o", help="Video to write: .mp4, .mov or .mkv.")]
 EngineName = Annotated[str, typer.Option("--engine", help="portrait or diffusion.")]
 Size = Annotated[str, typer.Option("--size", metavar="WxH", help="Pixels, both even.")]
@@ -43,6 +54,14 @@ Report = Annotated[
 ]
 Face = Annotated[
     int | None, typer.Option("--face", help="Which face, in a photo of several: 0 is the largest.")
+]
+Folder = Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="Has config.json.")]
+NewFolder = Annotated[Path, typer.Argument(metavar="TARGET", help="Folder to write; a new one.")]
+Precision = Annotated[
+    str, typer.Option("--precision", help="Of the layers' matrices: fp32, bf16 or fp8.")
+]
+Device = Annotated[
+    str, typer.Option("--device", help="Where rounding to fp8 happens: cpu, cuda:0.")
 ]
 DEFAULT_SIZE = "704x1088"
 
@@ -112,6 +131,7 @@ def demo(
 def doctor() -> None:
     """Say what works on this machine, and what would not."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from talking_avatar.doctor import examine, is_healthy
@@ -123,11 +143,82 @@ def doctor() -> None:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for finding in findings:
-        table.add_row(marks[finding.state], finding.subject, finding.detail)
+        table.add_row(marks[finding.state], finding.subject, escape(finding.detail))
     Console().print(table)
     if not is_healthy(findings):
         typer.echo("error: the portrait engine does not work here: see what is broken", err=True)
         raise typer.Exit(1)
+
+
+@weights_app.command("show")
+def show_weights(folder: Folder) -> None:
+    """Check a checkpoint's names, shapes and headers, and say what it is."""
+    with _errors_in_one_line():
+        _print_checkpoint(_weights().describe(folder))
+
+
+@weights_app.command("import")
+def import_weights(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SOURCE", help="Wan2.2-TI2V-5B as diffusers has it: transformer/ and vae/."
+        ),
+    ],
+    target: NewFolder,
+    precision: Precision = "bf16",
+    device: Device = "cpu",
+) -> None:
+    """Convert a folder of diffusers into a checkpoint."""
+    with _errors_in_one_line():
+        done = _weights().import_wan(source, target, precision=precision, device=device)
+        _print_checkpoint(done)
+
+
+@weights_app.command("quantize")
+def quantize_weights(folder: Folder, target: NewFolder, device: Device = "cpu") -> None:
+    """Save a checkpoint's FP8 form, so that opening it rounds nothing."""
+    with _errors_in_one_line():
+        _print_checkpoint(_weights().quantize_checkpoint(folder, target, device=device))
+
+
+@weights_app.command("random")
+def draw_weights(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A named size, such as tiny or avatar-small.")
+    ],
+    target: NewFolder,
+    seed: Annotated[int, typer.Option("--seed", help="Another seed, another model.")] = 0,
+    precision: Precision = "bf16",
+    device: Device = "cpu",
+) -> None:
+    """Save random weights: a model that has learned nothing, for benchmarks."""
+    with _errors_in_one_line():
+        done = _weights().draw_checkpoint(
+            model, target, seed=seed, precision=precision, device=device
+        )
+        _print_checkpoint(done)
+
+
+def _weights() -> ModuleType:
+    try:
+        from talking_avatar.engine.diffusion.weights import commands
+    except ModuleNotFoundError as error:
+        raise MissingDependency(
+            f'checkpoints need {error.name}: pip install "talking-avatar[diffusion]"'
+        ) from error
+    return commands
+
+
+def _print_checkpoint(summary: Summary) -> None:
+    rows = [
+        ("folder", str(summary.folder)),
+        ("model", f"{summary.model}, {summary.num_parameters / 1e6:,.1f} M parameters"),
+        ("DiT", f"{summary.dit_bytes / 1e6:,.1f} MB, matrices in {summary.precision}"),
+        ("codec", f"{summary.codec_bytes / 1e6:,.1f} MB"),
+    ]
+    for name, value in rows:
+        typer.echo(f"{name:<8} {value}")
 
 
 def _engine_config(engine: str, size: str) -> EngineConfig:
@@ -188,8 +279,11 @@ def _progress_bar() -> Iterator[Callable[[Progress], None]]:
     from rich.progress import Progress as Bar
 
     console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda progress: None
+        return
     columns = (TextColumn("rendering"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task("rendering", total=None)
         yield lambda progress: bar.update(
             task, completed=progress.frames, total=progress.total_frames

@@ -7,6 +7,7 @@ anything, and never raises: a library that fails to load is a finding.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import platform
 import sys
@@ -131,6 +132,8 @@ def _triton() -> str:
 
 
 def _gpus() -> Iterator[Finding]:
+    if importlib.util.find_spec("torch") is None:
+        return
     try:
         torch = importlib.import_module("torch")
         for index in range(torch.cuda.device_count()):

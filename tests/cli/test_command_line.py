@@ -27,7 +27,7 @@ def refused(*arguments: Any) -> str:
     """Run what must be refused; give its one line."""
     result = run(*arguments)
     assert result.exit_code == 2, result.output
-    lines = result.stderr.strip().splitlines()
+    lines = result.stderr.splitlines()
     assert len(lines) == 1, result.stderr
     assert lines[0].startswith("error: ")
     assert result.stdout == ""
@@ -124,7 +124,7 @@ def test_an_incomplete_command_line_shows_its_usage(arguments: list[str]) -> Non
 def test_doctor_finds_the_default_engine_working() -> None:
     result = run("doctor")
     assert result.exit_code == 0, result.output
-    for subject in ("portrait engine", "speech", "video files", "libx264 and aac"):
+    for subject in ("portrait engine", "speech", "video files", "libx264 and aac", "diffusion"):
         assert subject in result.stdout
     assert "broken" not in result.stdout
 

@@ -73,9 +73,7 @@ def test_the_sound_is_the_speech(rendered: Path) -> None:
 
 def test_the_picture_moves(rendered: Path) -> None:
     frames = pictures(rendered / "out.mp4")
-    steps = [
-        float(np.abs(b.astype(int) - a).mean()) for a, b in itertools.pairwise(frames)
-    ]
+    steps = [float(np.abs(b.astype(int) - a).mean()) for a, b in itertools.pairwise(frames)]
     assert np.mean(steps) > 0.05
 
 
