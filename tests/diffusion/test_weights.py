@@ -7,6 +7,7 @@ import json
 import shutil
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -281,6 +282,21 @@ def test_loading_holds_one_block_and_reads_only_the_ranks_part(
         assert dit.alive_bytes == 0
         assert sum(dit.read_bytes.values()) == sum(tensor.nbytes for tensor in targets.values())
         assert dit.read_bytes[MATRIX] == weights.dit.tensors[MATRIX].nbytes // 4
+
+
+def test_random_weights_cost_one_block_too() -> None:
+    weights = random_weights(TINY, 1)
+    dit = Watched(weights.dit)
+    targets = filled(replace(weights, dit=dit), 4, 1)
+    assert dit.peak_bytes <= 4096
+    assert sum(dit.read_bytes.values()) == sum(tensor.nbytes for tensor in targets.values())
+
+
+def test_ranks_load_at_the_same_time(saved: Path) -> None:
+    with open_checkpoint(saved) as weights, ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda rank: filled(weights, 4, rank, block_bytes=256), range(4)))
+        alone = [filled(weights, 4, rank) for rank in range(4)]
+    assert all(map(same, together, alone))
 
 
 def test_a_shards_region_is_a_region(saved: Path) -> None:

@@ -17,7 +17,11 @@ from talking_avatar.engine.diffusion.decoder.codec import (
 )
 from talking_avatar.engine.diffusion.decoder.networks import DecoderNetwork, EncoderNetwork
 from talking_avatar.engine.diffusion.weights.checkpoint import Weights
-from talking_avatar.engine.diffusion.weights.source import TensorSource
+from talking_avatar.engine.diffusion.weights.rank_part import (
+    BLOCK_BYTES,
+    Region,
+    copy_region,
+)
 
 _Half = TypeVar("_Half", DecoderNetwork, EncoderNetwork)
 
@@ -58,11 +62,7 @@ def _load(
     network = network.to(dtype).to_empty(device=device)
     with torch.no_grad():
         for name, target in network.state_dict().items():
-            _copy(target, weights.codec, f"{half}.{name}")
+            copy_region(target, weights.codec, f"{half}.{name}", Region(), BLOCK_BYTES)
     if torch.device(device).type == "cuda":
         channels_last(network)
     return network.requires_grad_(False).eval()
-
-
-def _copy(target: torch.Tensor, source: TensorSource, name: str) -> None:
-    target.copy_(source.read(name, device=str(target.device)))

@@ -97,7 +97,7 @@ def _fill(part: Tensor, source: TensorSource, name: str, region: Region, block_b
             'it with precision="fp8", or open the checkpoint that it was made from'
         )
     _clear(part)
-    _copy(part, source, name, region, block_bytes)
+    copy_region(part, source, name, region, block_bytes)
 
 
 def _fill_fp8(
@@ -111,8 +111,8 @@ def _fill_fp8(
     _clear(part)
     _clear(scales)
     if source.tensors[spec.name].dtype == FP8:
-        _copy(part, source, spec.name, region, block_bytes)
-        _copy(scales, source, spec.name + SCALE_SUFFIX, Region(rows=region.rows), block_bytes)
+        copy_region(part, source, spec.name, region, block_bytes)
+        copy_region(scales, source, spec.name + SCALE_SUFFIX, Region(rows=region.rows), block_bytes)
         return
     first = region.rows.start or 0
     device = str(part.device)
@@ -122,7 +122,10 @@ def _fill_fp8(
         _place(scales, rows.start - first, scale)
 
 
-def _copy(part: Tensor, source: TensorSource, name: str, region: Region, block_bytes: int) -> None:
+def copy_region(
+    part: Tensor, source: TensorSource, name: str, region: Region, block_bytes: int
+) -> None:
+    """Read a region into a tensor, block by block, converting on the way."""
     first = region.rows.start or 0
     device = str(part.device)
     for rows in row_blocks(source.tensors[name].shape, region.rows, block_bytes):
