@@ -12,7 +12,7 @@ import numpy as np
 
 from talking_avatar.engine.portrait.face import FaceState
 from talking_avatar.engine.portrait.framed import FramedPhoto
-from talking_avatar.engine.portrait.geometry import Array, LocalFrame, smoothstep
+from talking_avatar.engine.portrait.geometry import Array, Curve, LocalFrame, smoothstep
 from talking_avatar.engine.portrait.grid import Grid, Pixels, Texture, warp
 from talking_avatar.engine.portrait.iris import Iris, complete_eyeball, find_iris
 
@@ -23,7 +23,7 @@ _RIGHT_UPPER = (362, 398, 384, 385, 386, 387, 388, 466, 263)
 _RIGHT_LOWER = (362, 382, 381, 380, 374, 373, 390, 249, 263)
 _RIGHT_BROW = (285, 295, 282, 283, 276)
 _GAZE = (0.26, 0.13)
-"""How far the iris moves at 1, across and down, in half eye widths: it stays clear of the corners."""
+"""How far the iris moves at 1, across and down, in half eye widths: clear of the corners."""
 _LASHES = 0.06
 """Height of the lash line below the mesh's lid, in half eye widths; it moves as one."""
 
@@ -53,10 +53,9 @@ class Eye:
         self.is_left = is_left
         self.frame = LocalFrame.between(points[upper[0]], points[upper[-1]])
         half = self.frame.half
-        self._knots = np.linspace(-2 * half, 2 * half, 129, dtype=np.float32)
         self._upper, self._lower = self._lids(points[list(upper)], points[list(lower)])
         _, brow_v = self.frame.local(points[list(brow)])
-        self._brow = min(float(brow_v.mean()), float(self._upper.min()) - 0.25 * half)
+        self._brow = min(float(brow_v.mean()), float(self._upper.values.min()) - 0.25 * half)
         self._step = 4 if half >= 28 else 2
         self._photo = texture
         self._iris, self._eyeball, self._skin = self._paint(photo.image)
@@ -80,15 +79,14 @@ class Eye:
         source = np.stack([cv2.remap(part, at[0], at[1], cv2.INTER_LINEAR) for part in place])
         u, v = self.frame.local(np.moveaxis(source, 0, -1))
         rows, columns = box.slices
-        target = frame[rows, columns]
-        made = target.astype(np.float32)
+        made = np.ascontiguousarray(frame[rows, columns])
         if state.gaze_x or state.gaze_y:
-            self._look(made, box, u, v, state)
+            made = self._look(made, box, u, v, state)
         if blink:
-            self._close(made, box, u, v, blink)
-        target[:] = (made + 0.5).astype(np.uint8)
+            made = self._close(made, box, u, v, blink)
+        frame[rows, columns] = made
 
-    def _look(self, made: Array, box: Grid, u: Array, v: Array, state: FaceState) -> None:
+    def _look(self, made: Pixels, box: Grid, u: Array, v: Array, state: FaceState) -> Pixels:
         iris, half = self._iris, self.frame.half
         across = float(np.clip(state.gaze_x, -1, 1)) * _GAZE[0] * half
         down = float(np.clip(state.gaze_y, -1, 1)) * _GAZE[1] * half
@@ -96,14 +94,14 @@ class Eye:
         rigid = 1 - smoothstep(distance, 1.1 * iris.radius, 1.1 * iris.radius + 0.75 * half)
         source = np.stack(self.frame.image(u - across * rigid, v - down * rigid))
         ball = warp(self._eyeball, box, source)
-        inside = np.minimum(v - self._at(self._upper, u), self._at(self._lower, u) - v)
+        inside = np.minimum(v - self._upper(u), self._lower(u) - v)
         cover = np.clip(box.enlarge(inside) / 1.6, 0, 1)
-        _blend(made, ball, cover)
+        return _blend(made, ball, cover)
 
-    def _close(self, made: Array, box: Grid, u: Array, v: Array, blink: float) -> None:
+    def _close(self, made: Pixels, box: Grid, u: Array, v: Array, blink: float) -> Pixels:
         half = self.frame.half
-        margin = self._at(self._upper, u) + _LASHES * half
-        drop = (self._at(self._lower, u) + 0.02 * half - margin).clip(0) * min(blink, 1.0)
+        margin = self._upper(u) + _LASHES * half
+        drop = (self._lower(u) + 0.02 * half - margin).clip(0) * min(blink, 1.0)
         above = margin + drop - v
         top = drop + 0.70 * (margin - self._brow)
         source = np.stack(self.frame.image(u, margin - _unroll(above, drop, top, 0.08 * half)))
@@ -117,16 +115,14 @@ class Eye:
         round_off = 0.10 * np.exp(-(((distance - 0.2 * half) / (0.25 * half)) ** 2))
         shade = 1 - depth * (lashes + round_off)
         bare = 0.88 * depth * smoothstep(distance, 0.02 * half, 0.09 * half)
-        color = lid[..., :3] + (skin[..., :3].astype(np.float32) - lid[..., :3]) * bare[..., None]
-        _blend(made, color * shade[..., None], cover)
+        color = cv2.blendLinear(lid, skin, 1 - bare, bare)
+        return _blend(made, np.asarray(color), cover, 1 - cover * (1 - shade))
 
-    def _at(self, table: Array, u: Array) -> Array:
-        return np.interp(u, self._knots, table).astype(np.float32)
-
-    def _lids(self, upper: Array, lower: Array) -> tuple[Array, Array]:
+    def _lids(self, upper: Array, lower: Array) -> tuple[Curve, Curve]:
         """Fit both lids: smooth between the corners, meeting at and beyond them."""
         half = self.frame.half
-        x = self._knots / half
+        knots = np.linspace(-2 * half, 2 * half, 257, dtype=np.float32)
+        x = knots / half
         lids = []
         for points in (upper, lower):
             u, v = self.frame.local(points)
@@ -136,12 +132,12 @@ class Eye:
             arch = np.clip(1 - x**2, 0, None)
             lids.append(np.stack([arch, arch * x, arch**2], -1) @ shape)
         high, low = lids
-        return high.astype(np.float32), np.maximum(low, high).astype(np.float32)
+        return Curve.over(knots, high), Curve.over(knots, np.maximum(low, high))
 
     def _bounds(self) -> tuple[Array, Array]:
         half = self.frame.half
         u = np.array([-1.45, 1.45, -1.45, 1.45], np.float32) * half
-        low = float(self._lower.max()) + 0.2 * half
+        low = float(self._lower.values.max()) + 0.2 * half
         v = np.array([self._brow, self._brow, low, low], np.float32)
         return self.frame.image(u, v)
 
@@ -166,11 +162,11 @@ class Eye:
         part = np.ascontiguousarray(image[y0:y1, x0:x1])
         columns, rows = np.meshgrid(np.arange(x0, x1), np.arange(y0, y1))
         u, v = self.frame.local(np.stack([columns, rows], -1))
-        inside = np.minimum(v - self._at(self._upper, u), self._at(self._lower, u) - v)
+        inside = np.minimum(v - self._upper(u), self._lower(u) - v)
         iris = find_iris(part, u, v, inside, self.frame.half)
         ball = complete_eyeball(part, u, v, inside, iris)
-        above = self._at(self._upper, u) - v
-        skin = _without_lashes(part, above, self.frame.half)
+        above = self._upper(u) - v
+        skin = _without_lashes(part, u, above, self.frame.half)
         return iris, Texture.of(ball, x0=x0, y0=y0), Texture.of(skin, x0=x0, y0=y0)
 
 
@@ -190,18 +186,31 @@ def _unroll(above: Array, drop: Array, top: Array, rigid: float) -> Array:
     return np.asarray(above - drop * ((1 - soft) * t + soft * t * t * (3 - 2 * t)), np.float32)
 
 
-def _without_lashes(image: Pixels, above: Array, half: float) -> Pixels:
+def _without_lashes(image: Pixels, u: Array, above: Array, half: float) -> Pixels:
     """Paint out lashes that stand up before the lid: stretched, they would smear over it."""
     size = max(3, int(0.22 * half)) | 1
     kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (size, max(3, size // 3) | 1))
     clean = cv2.morphologyEx(image, cv2.MORPH_CLOSE, kernel)
     clean = cv2.GaussianBlur(clean, (0, 0), max(0.06 * half, 0.8)).astype(np.float32)
+    # What shades the lid of an open eye stays behind when it closes: half-way to the skin above.
+    zone = (above > 0.10 * half) & (above < 0.55 * half) & (np.abs(u) < 0.8 * half)
+    tones = image[zone].astype(np.float32)
+    if len(tones) > 20:
+        bright = tones.sum(1)
+        clean = 0.55 * clean + 0.45 * tones[bright > np.percentile(bright, 60)].mean(0)
     near = smoothstep(above, -0.05 * half, 0.02 * half) * (
         1 - smoothstep(above, 0.35 * half, 0.60 * half)
     )
     return np.asarray(image + (clean - image) * near[..., None] + 0.5).astype(np.uint8)
 
 
-def _blend(made: Array, layer: Array | Pixels, cover: Array) -> None:
+def _blend(made: Pixels, layer: Pixels, cover: Array, shade: Array | None = None) -> Pixels:
+    """Lay RGBA ``layer`` over RGB ``made`` and darken the result."""
     rows, columns = made.shape[:2]
-    made += (layer[:rows, :columns, :3] - made) * cover[:rows, :columns, None]
+    color = cv2.cvtColor(layer, cv2.COLOR_RGBA2RGB)[:rows, :columns]
+    cover = cover[:rows, :columns]
+    mixed = cv2.blendLinear(made, color, 1 - cover, cover)
+    if shade is not None:
+        shade = shade[:rows, :columns]
+        mixed = cv2.multiply(mixed, cv2.merge([shade, shade, shade]), dtype=cv2.CV_8U)
+    return np.asarray(mixed, np.uint8)

@@ -6,11 +6,14 @@ Takes landmarks, gives coordinates and scalar fields. Knows no pixels.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float32]
+Array: TypeAlias = npt.NDArray[Any]
+"""Floating point of any shape; float32 in all that a frame computes."""
 
 INNER_UPPER = (78, 191, 80, 81, 82, 13, 312, 311, 310, 415, 308)
 INNER_LOWER = (78, 95, 88, 178, 87, 14, 317, 402, 318, 324, 308)
@@ -65,7 +68,35 @@ class LocalFrame:
         return dx + self.origin[0], dy + self.origin[1]
 
 
-def smoothstep(x: Array, start: Array | float, end: Array | float) -> Array:
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """A function of one coordinate, as a table of evenly spaced values; constant beyond its ends.
+
+    Attributes:
+        values: (N,).
+        start, step: Coordinate of the first value, and the distance between two.
+    """
+
+    values: Array
+    start: float
+    step: float
+
+    @classmethod
+    def over(cls, knots: Array, values: Array) -> Curve:
+        """Make the curve through ``values`` at evenly spaced ``knots``."""
+        step = float(knots[-1] - knots[0]) / (len(knots) - 1)
+        return cls(np.asarray(values, np.float32), float(knots[0]), step)
+
+    def __call__(self, at: Array) -> Array:
+        """Look it up at every element of a 2-D array, to 1/32 of a step (0.05 ms for 20,000)."""
+        index = np.asarray((at - self.start) / self.step, np.float32)
+        zero = np.zeros_like(index)
+        border = cv2.BORDER_REPLICATE
+        found = cv2.remap(self.values[None], index, zero, cv2.INTER_LINEAR, borderMode=border)
+        return np.asarray(found, np.float32)
+
+
+def smoothstep(x: Array | float, start: Array | float, end: Array | float) -> Array:
     """Rise from 0 at ``start`` to 1 at ``end`` with flat ends."""
     t = np.clip((x - start) / (np.asarray(end) - start), 0, 1)
     return np.asarray(t * t * (3 - 2 * t), np.float32)
@@ -104,8 +135,6 @@ def thin_plate(points: Array, values: Array, at: Array, *, smoothing: float = 1e
     system[num + 1 :, :num] = knots.T
     solution = np.linalg.solve(system, np.concatenate([values, np.zeros(3)]))
     query = ((at.reshape(-1, 2) - center) / scale).astype(np.float64)
-    squared = (
-        (query**2).sum(1)[:, None] + (knots**2).sum(1)[None] - 2 * query @ knots.T
-    ).clip(0)
+    squared = ((query**2).sum(1)[:, None] + (knots**2).sum(1)[None] - 2 * query @ knots.T).clip(0)
     result = _kernel(squared) @ solution[:num] + solution[num] + query @ solution[num + 1 :]
-    return result.reshape(at.shape[:-1]).astype(np.float32)
+    return np.asarray(result.reshape(at.shape[:-1]), np.float32)

@@ -1,8 +1,7 @@
 """How the head, the brows and the shoulders of one photo move.
 
-Takes landmarks and the person's mask, gives for any `FaceState` how far each node of a grid over the
-frame is displaced. Away from the person the displacement is exactly zero: the background stands
-still.
+Takes landmarks and the person's mask, gives for any `FaceState` how far each node of a grid over
+the frame is displaced. Away from the person that is exactly zero: the background stands still.
 """
 
 from __future__ import annotations
@@ -57,9 +56,7 @@ class HeadRig:
         near = self._near_person(photo.mask)
         chin = points[CHIN, 1]
         _, ys = self.nodes
-        neck = 1 - smoothstep(
-            ys, chin + 0.05 * self.face_height, chin + 0.80 * self.face_height
-        )
+        neck = 1 - smoothstep(ys, chin + 0.05 * self.face_height, chin + 0.80 * self.face_height)
         self.follows = near * neck
         depth = self._depth(photo.landmarks, at)
         self.turns = (depth + _AXIS_BEHIND * self.face_height) * self.follows

@@ -29,7 +29,8 @@ def find_iris(image: Pixels, u: Array, v: Array, inside: Array, half: float) -> 
 
     Args:
         image: RGB (h, w, 3).
-        u, v: (h, w) coordinates in the eye's frame.
+        u: (h, w) across, in the eye's frame.
+        v: (h, w) down.
         inside: (h, w) distance inside the opening, negative outside.
         half: Half the eye's width.
     """

@@ -18,6 +18,7 @@ from talking_avatar.engine.portrait.geometry import (
     OUTER_LOWER,
     OUTER_UPPER,
     Array,
+    Curve,
     LocalFrame,
 )
 from talking_avatar.engine.portrait.grid import Pixels
@@ -25,7 +26,7 @@ from talking_avatar.engine.portrait.grid import Pixels
 REACH = 1.3
 """The curves are tabulated for |u| <= REACH half mouth widths."""
 OPEN_GAP = 0.30
-"""Gap of the mesh's inner lips, in half mouth widths, from which a mouth is open whatever it shows."""
+"""Gap of the mesh's inner lips, in half mouth widths, that is open whatever it shows."""
 TEETH_DIP = 7.0
 """Redness (Lab a, 8 bit) by which teeth fall below both lips: 13 to 37 on the test portraits with
 teeth, below 3 on those with closed lips."""
@@ -39,33 +40,24 @@ class LipLines:
 
     Attributes:
         frame: Axes of the mouth; ``half`` is half its inner width.
-        knots: (N,) values of u.
         upper, lower: Inner edges of the lips.
         top, bottom: Outer edges of the lips.
+        parting: Where closed lips meet.
         is_open: The photo shows a gap between the lips.
     """
 
     frame: LocalFrame
-    knots: Array
-    upper: Array
-    lower: Array
-    top: Array
-    bottom: Array
+    upper: Curve
+    lower: Curve
+    top: Curve
+    bottom: Curve
+    parting: Curve
     is_open: bool
-
-    @property
-    def parting(self) -> Array:
-        """Where closed lips meet. The lower lip has more room to move, so it goes further."""
-        return np.asarray(0.65 * self.upper + 0.35 * self.lower, np.float32)
 
     @property
     def gap(self) -> float:
         """Widest gap between the lips in the photo, in half mouth widths."""
-        return float((self.lower - self.upper).max()) / self.frame.half
-
-    def at(self, table: Array, u: Array) -> Array:
-        """Look a curve up at any u."""
-        return np.interp(u, self.knots, table).astype(np.float32)
+        return float((self.lower.values - self.upper.values).max()) / self.frame.half
 
 
 def find_lip_lines(image: Pixels, landmarks: Array) -> LipLines:
@@ -101,11 +93,15 @@ def find_lip_lines(image: Pixels, landmarks: Array) -> LipLines:
     upper, lower = _meet_at_corners(upper, lower, knots / half)
     top = np.minimum(curve(OUTER_UPPER, 0.12), upper - 0.03 * half)
     bottom = np.maximum(curve(OUTER_LOWER, 0.12), lower + 0.03 * half)
-    return LipLines(frame, knots, upper, lower, top, bottom, is_open)
+    parting = 0.65 * upper + 0.35 * lower  # the lower lip has more room to move
+    curves = [Curve.over(knots, table) for table in (upper, lower, top, bottom, parting)]
+    return LipLines(frame, curves[0], curves[1], curves[2], curves[3], curves[4], is_open)
 
 
 def _smooth(table: Array, sigma: float) -> Array:
-    column = cv2.GaussianBlur(table[:, None], (0, 0), max(sigma, 0.5), borderType=cv2.BORDER_REPLICATE)
+    column = cv2.GaussianBlur(
+        table[:, None], (0, 0), max(sigma, 0.5), borderType=cv2.BORDER_REPLICATE
+    )
     return np.asarray(column[:, 0], np.float32)
 
 
@@ -114,11 +110,13 @@ def _unroll(image: Pixels, frame: LocalFrame, knots: Array) -> tuple[Pixels, Arr
     rows = np.arange(-0.9 * frame.half, 0.9 * frame.half, 0.5, dtype=np.float32)
     u, v = np.meshgrid(knots, rows)
     xs, ys = frame.image(u, v)
-    return np.asarray(cv2.remap(image, xs, ys, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)), rows
+    return np.asarray(
+        cv2.remap(image, xs, ys, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    ), rows
 
 
 def _shows_gap(redness: Array, rows: Array, upper: Array, lower: Array, x: Array) -> bool:
-    """Tell lips around teeth from lips that touch: teeth are less red than the lips on both sides."""
+    """Tell lips around teeth from lips that touch: teeth are less red than both lips."""
     middle = np.abs(x) < 0.4
     half = float(-rows[0]) / 0.9
     if float((lower - upper)[len(x) // 2]) > OPEN_GAP * half:
@@ -127,8 +125,10 @@ def _shows_gap(redness: Array, rows: Array, upper: Array, lower: Array, x: Array
     centers = (upper + lower)[middle] / 2
     columns = redness[:, middle].T
     profile = np.array(
-        [np.mean([np.interp(c + o, rows, r) for c, r in zip(centers, columns, strict=True)])
-         for o in offsets]
+        [
+            np.mean([np.interp(c + o, rows, r) for c, r in zip(centers, columns, strict=True)])
+            for o in offsets
+        ]
     )
     lips = min(profile[:5].max(), profile[-5:].max())
     return bool(lips - profile[3:-3].min() > TEETH_DIP)

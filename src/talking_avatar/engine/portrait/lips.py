@@ -17,7 +17,9 @@ from talking_avatar.engine.portrait.interior import Interior
 from talking_avatar.engine.portrait.mouth import MouthMotion, MouthRig
 
 _ASIDE = 1.26
-"""The box reaches this far to both sides, in half mouth widths: beyond the corners at full smile."""
+"""The box reaches this far aside, in half mouth widths: beyond the corners at full smile."""
+
+_SHADOW = np.array([0.50, 0.58, 0.58], np.float32)
 
 
 class Lips:
@@ -41,9 +43,11 @@ class Lips:
 
         Args:
             frame: RGB (H, W, 3), written in place.
-            shape, motion: The mouth's.
+            shape: The mouth's.
+            motion: The same in pixels.
             place: Position of each node of the mouth's grid on the unmoved head.
-            upper, lower: Positions in the photo on the two layers.
+            upper: Positions in the photo on the upper lip's layer.
+            lower: The same on the lower lip's.
         """
         own = self._own_share(shape)
         box = self._box(motion, place, frame)
@@ -64,16 +68,15 @@ class Lips:
             return 0.0
         moves = (shape.close, shape.open, shape.jaw, shape.pucker, shape.teeth_on_lip)
         amount = sum(moves) + abs(shape.spread) + abs(shape.smile)
-        return 1 - float(smoothstep(np.float32(amount), 0.0, 0.15))
+        return 1 - float(smoothstep(amount, 0.0, 0.15))
 
     def _box(self, motion: MouthMotion, place: Array, frame: Pixels) -> Grid | None:
         """Find the part of the mouth's grid where the layers differ."""
         lines, grid = self._lines, self._rig.grid
         half = lines.frame.half
         margin = (0.14 + 0.2 * abs(motion.smile) + 0.05 * motion.pucker) * half
-        middle = np.abs(lines.knots) < 1.15 * half
-        high = float(lines.upper[middle].min()) - motion.lift - margin
-        low = float(lines.lower[middle].max()) + max(motion.drop, 0) + margin
+        high = float(lines.upper.values.min()) - motion.lift - margin
+        low = float(lines.lower.values.max()) + max(motion.drop, 0) + margin
         aside = _ASIDE * half
         u = np.array([-aside, aside, -aside, aside], np.float32)
         v = np.array([high, high, low, low], np.float32)
@@ -130,7 +133,7 @@ class Lips:
         columns = x0 + np.arange(2 * width - 1, dtype=np.float32) / 2
         rows = y0 + np.arange(2 * height - 1, dtype=np.float32) / 2
         u, v = frame.local(np.stack(np.meshgrid(columns, rows), -1))
-        upper, lower = lines.at(lines.upper, u), lines.at(lines.lower, u)
+        upper, lower = lines.upper(u), lines.lower(u)
         outside = smoothstep(np.abs(u) / half, 1.00, 1.12)
         if lines.is_open:
             keep_up, keep_low, edge_up, edge_low = upper - 1.0, lower + 1.0, upper, lower
@@ -139,15 +142,25 @@ class Lips:
         cover_up = np.maximum(1 - smoothstep(v, edge_up - 0.9, edge_up + 0.9), outside)
         cover_low = smoothstep(v, edge_low - 0.9, edge_low + 0.9)
         layers = []
-        for bounded, cover in (
-            (np.minimum(v, keep_up), cover_up),
-            (np.maximum(v, keep_low), cover_low),
+        for bounded, edge, cover in (
+            (np.minimum(v, keep_up), edge_up, cover_up),
+            (np.maximum(v, keep_low), edge_low, cover_low),
         ):
             source = np.stack(frame.image(u, bounded + (v - bounded) * outside))
             map_x, map_y = texture.positions(source)
             cut = cv2.remap(
                 texture.pixels, map_x, map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101
             )
+            if lines.is_open:
+                shadow = _contact(bounded - edge, half) * (
+                    1 - smoothstep(np.abs(u) / half, 0.80, 1.02)
+                )
+                cut[..., :3] = (cut[..., :3] * (1 - shadow[..., None] * _SHADOW)).astype(np.uint8)
             cut[..., 3] = np.round(cover * 255)
             layers.append(Texture(np.asarray(cut), x0, y0))
         return layers[0], layers[1]
+
+
+def _contact(distance: Array, half: float) -> Array:
+    """Shadow along the edge of a lip on which no other lip lay in the photo."""
+    return np.exp(-((distance / (0.04 * half)) ** 2)).astype(np.float32)

@@ -83,7 +83,7 @@ class MouthMotion:
             jaw=half * (0.40 * shape.jaw - 0.25 * relaxed),
             spread=shape.spread - 0.6 * shape.open * shape.jaw - 0.9 * relaxed,
             pucker=shape.pucker,
-            smile=shape.smile - 0.5 * relaxed,
+            smile=shape.smile - 1.4 * relaxed,
             tuck=tuck,
         )
 
@@ -97,19 +97,20 @@ class MouthMotion:
 class MouthRig:
     """The displacement fields of one mouth. Immutable."""
 
-    def __init__(self, lines: LipLines, landmarks: Array, width: int, height: int) -> None:
+    def __init__(self, lines: LipLines, landmarks: Array, frame: Grid) -> None:
         self.lines = lines
         points = landmarks[:, :2]
         face_height = float(np.linalg.norm(points[FOREHEAD] - points[CHIN]))
-        margin = 0.12 * face_height
+        margin = 0.10 * face_height
         step = 4 if lines.frame.half >= 36 else 2
         oval = points[list(OVAL)]
         self.grid = Grid.over(
             max(oval[:, 0].min() - margin, 0),
             max(points[NOSE_TIP, 1] - margin, 0),
-            min(oval[:, 0].max() + margin, width),
-            min(points[CHIN, 1] + 3.5 * margin, height),
+            min(oval[:, 0].max() + margin, frame.width),
+            min(points[CHIN, 1] + 3.0 * margin, frame.height),
             step,
+            align=frame.step,
         )
         self.nodes = self.grid.nodes()
         self._upper, self._lower = _Fields(self, points, face_height).layers()
@@ -138,7 +139,7 @@ class MouthRig:
         base_x = (place[0] - self.nodes[0, 0, 0]) * scale
         base_y = (place[1] - self.nodes[1, 0, 0]) * scale
         xs, ys = base_x, base_y
-        moved = forward
+        moved: Array = forward
         for _ in range(_NUM_INVERSIONS + 1):
             moved = cv2.remap(forward, xs, ys, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
             xs = base_x - moved[..., 0] * scale
@@ -148,8 +149,7 @@ class MouthRig:
     def shows_upper(self, upper: Array) -> Array:
         """Tell which nodes lie above the parting of the lips, given the upper layer's sources."""
         u, v = self.lines.frame.local(np.moveaxis(upper, 0, -1))
-        middle = self.lines.at(self.lines.parting, u)
-        return np.asarray(v < middle)
+        return np.asarray(v < self.lines.parting(u))
 
 
 class _Fields:
@@ -160,10 +160,11 @@ class _Fields:
         self.frame, self.half, self.face_height = frame, frame.half, face_height
         self.points, self.at = points, np.moveaxis(rig.nodes, 0, -1)
         self.u, self.v = frame.local(self.at)
+        self.is_open = lines.is_open
         self.x = self.u / frame.half
-        self.upper, self.lower = lines.at(lines.upper, self.u), lines.at(lines.lower, self.u)
-        self.top, self.bottom = lines.at(lines.top, self.u), lines.at(lines.bottom, self.u)
-        self.parting = lines.at(lines.parting, self.u)
+        self.upper, self.lower = lines.upper(self.u), lines.lower(self.u)
+        self.top, self.bottom = lines.top(self.u), lines.bottom(self.u)
+        self.parting = lines.parting(self.u)
         self.window = self._window(rig.grid)
         _, v_nose = frame.local(points[NOSE_BASE])
         _, v_chin = frame.local(points[CHIN])
@@ -191,7 +192,9 @@ class _Fields:
         moves_up, moves_down = self._upper(), self._lower()
         layers = []
         for share in (outside * below, 1 - outside * (1 - below)):
-            fields = [(1 - share) * up + share * low for up, low in zip(moves_up, moves_down, strict=True)]
+            fields = [
+                (1 - share) * up + share * low for up, low in zip(moves_up, moves_down, strict=True)
+            ]
             layers.append(np.ascontiguousarray(np.moveaxis(np.stack(fields), 1, -1), np.float32))
         return layers[0], layers[1]
 
@@ -217,10 +220,11 @@ class _Fields:
         aside = np.exp(-((np.maximum(np.abs(self.x) - 1.0, 0) / 0.35) ** 2))
         zero = np.zeros((2, *self.u.shape), np.float32)
         thick = np.maximum(self.bottom - self.lower, 0.08 * self.half)
+        press = 0.03 * self.half * self.opening if self.is_open else 0.0  # no slit of light is left
         lip = self.opening**0.5 * self.on_lower
         rolled = smoothstep(self.v, self.lower, self.bottom) * self.on_lower
         return [
-            self._down((self.parting - self.lower) * self.relaxes_lower * aside),
+            self._down((self.parting - self.lower - press) * self.relaxes_lower * aside),
             zero,
             self._down(self.opening * self.on_lower),
             self._down(self._jaw() * (1 - lip)),
@@ -231,20 +235,32 @@ class _Fields:
         ]
 
     def _spread(self) -> Array:
-        reach = ((self.u / (1.55 * self.half)) ** 2 + ((self.v - self.parting) / (1.05 * self.half)) ** 2)
+        reach = (self.u / (1.55 * self.half)) ** 2 + (
+            (self.v - self.parting) / (1.05 * self.half)
+        ) ** 2
         near = np.exp(-(reach**1.5)) * self.window
         outward = 0.11 * self.u * near
         upward = -0.03 * self.half * np.minimum(np.abs(self.x), 1.3) ** 2 * near
         return self.frame.vector(outward, upward)
 
     def _pucker(self, swell: Array) -> Array:
-        reach = (self.u / (1.5 * self.half)) ** 2 + ((self.v - self.parting) / (1.05 * self.half)) ** 2
+        reach = (self.u / (1.5 * self.half)) ** 2 + (
+            (self.v - self.parting) / (1.05 * self.half)
+        ) ** 2
         near = np.exp(-(reach**1.5)) * self.window
-        thicken = 0.13 * self.half * swell * np.clip(1 - (self.x / 1.1) ** 2, 0, 1) * self.window
+        thicken = (
+            (0.09 if self.is_open else 0.13)
+            * self.half
+            * swell
+            * np.clip(1 - (self.x / 1.1) ** 2, 0, 1)
+            * self.window
+        )
         return self.frame.vector(-0.36 * self.u * near, thicken)
 
     def _smile(self) -> Array:
-        reach = ((np.abs(self.x) - 1.05) / 0.75) ** 2 + ((self.v - self.parting) / (0.75 * self.half)) ** 2
+        reach = ((np.abs(self.x) - 1.05) / 0.75) ** 2 + (
+            (self.v - self.parting) / (0.75 * self.half)
+        ) ** 2
         corner = np.exp(-reach) * self.window
         cheek = bump(np.abs(self.x), 1.45, 0.6) * bump(self.v, -0.75 * self.half, 0.6 * self.half)
         rise = 0.17 * corner + 0.05 * cheek * self.window

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from talking_avatar.engine.portrait.eyes import Eye, eyes_of
 from talking_avatar.engine.portrait.face import FaceState, MouthShape
@@ -33,7 +32,8 @@ class PortraitRenderer:
         lines = find_lip_lines(photo.image, photo.landmarks)
         self._texture = Texture.of(photo.image)
         self._head = HeadRig(photo)
-        self._mouth = MouthRig(lines, photo.landmarks, self.width, self.height)
+        self._mouth = MouthRig(lines, photo.landmarks, self._head.grid)
+        self._around = self._head.grid.around(self._mouth.grid)
         self._lips = Lips(photo, self._mouth, self._texture)
         self._eyes: list[Eye] = eyes_of(photo, self._texture) if photo.eyes_visible else []
         nodes = (self._mouth.nodes - self._head.nodes[:, :1, :1]) / self._head.grid.step
@@ -52,7 +52,9 @@ class PortraitRenderer:
         head = self._head
         moved = head.displacement(state)
         place = head.nodes - moved
-        warp_into(frame, self._texture, head.grid, place)
+        for part in self._around:
+            window = (slice(None), *head.grid.window(part))
+            warp_into(frame, self._texture, part, place[window])
         self._draw_mouth(frame, state.mouth, moved)
         for eye in self._eyes:
             eye.draw(frame, state, head.grid, place)

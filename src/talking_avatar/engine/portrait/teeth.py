@@ -38,7 +38,9 @@ class TeethRow:
         """Look it up at (x, v) in half mouth widths, v = 0 at the biting edge: (h, w, 4)."""
         xs = ((x + self.reach) * SCALE - 0.5).astype(np.float32)
         ys = ((v - self.root) * SCALE - 0.5).astype(np.float32)
-        return np.asarray(cv2.remap(self.pixels, xs, ys, cv2.INTER_LINEAR, borderValue=(0, 0, 0, 0)))
+        return np.asarray(
+            cv2.remap(self.pixels, xs, ys, cv2.INTER_LINEAR, borderValue=(0, 0, 0, 0))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,11 @@ def _row(teeth: tuple[_Tooth, ...], arc: float, *, upside_down: bool) -> TeethRo
     color = np.empty((*x.shape, 3), np.float32)
     color[:] = _GUM
     cover = smoothstep(-y, teeth[0].height * 0.90, teeth[0].height * 0.90 + 0.03)
+    # Neighbors touch: what is seen between them is a shaded side, not the dark behind.
+    between = smoothstep(-y, 0.06, 0.12) * smoothstep(reach - 0.05 - np.abs(x), 0.0, 0.02)
+    between = between * smoothstep(y, -0.30, -0.26)
+    color[:] += (_ENAMEL * 0.66 - color) * between[..., None]
+    cover = np.maximum(cover, between)
     for side in (-1, 1):
         start = 0.0
         for tooth in teeth:
@@ -94,8 +101,8 @@ def _row(teeth: tuple[_Tooth, ...], arc: float, *, upside_down: bool) -> TeethRo
     curve = 1 - 0.42 * np.clip(np.abs(x) / reach, 0, 1) ** 2.2  # turned away along the arch
     pixels = np.dstack([color * curve[..., None], cover]).astype(np.float32)
     size = (int(2 * reach * SCALE), int((below - root) * SCALE))
-    pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
-    pixels = cv2.GaussianBlur(pixels, (0, 0), 0.8)
+    small = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
+    pixels = np.asarray(cv2.GaussianBlur(small, (0, 0), 0.8), np.float32)
     if upside_down:
         return TeethRow(np.ascontiguousarray(pixels[::-1]), reach, -below)
     return TeethRow(pixels, reach, root)
@@ -104,10 +111,12 @@ def _row(teeth: tuple[_Tooth, ...], arc: float, *, upside_down: bool) -> TeethRo
 def _draw(color: Array, cover: Array, tooth: _Tooth, t: Array, y: Array) -> None:
     """Draw one tooth: ``t`` is -1 to 1 across it, ``y`` 0 at the biting edge of the middle."""
     across = np.abs(t)
-    edge = -tooth.pointed * tooth.height * across**2 - 0.05 * across**6 - (0.42 - tooth.height) * 0.5
+    edge = (
+        -tooth.pointed * tooth.height * across**2 - 0.05 * across**6 - (0.42 - tooth.height) * 0.5
+    )
     neck = -tooth.height + 0.05 * across**2
     side = 1.0 - 0.05 * smoothstep(-y, tooth.height * 0.4, tooth.height)
-    inside = smoothstep(side - across, -0.02, 0.05) * smoothstep(edge - y, -0.006, 0.012)
+    inside = smoothstep(side - across, -0.03, 0.06) * smoothstep(edge - y, -0.006, 0.012)
     inside = inside * smoothstep(y - neck, -0.01, 0.02)
     round_off = 1 - 0.13 * across**4
     along = np.clip(-y / tooth.height, 0, 1)
