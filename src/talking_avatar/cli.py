@@ -63,6 +63,13 @@ Precision = Annotated[
 Device = Annotated[
     str, typer.Option("--device", help="Where rounding to fp8 happens: cpu, cuda:0.")
 ]
+Checkpoint = Annotated[
+    Path | None, typer.Option("--checkpoint", help="Folder of the diffusion engine's weights.")
+]
+Devices = Annotated[
+    list[str] | None,
+    typer.Option("--device", help="Where the diffusion engine runs; again for each further GPU."),
+]
 DEFAULT_SIZE = "704x1088"
 
 
@@ -100,10 +107,12 @@ def render(
     seed: Seed = 0,
     report: Report = None,
     face: Face = None,
+    checkpoint: Checkpoint = None,
+    device: Devices = None,
 ) -> None:
     """Render PHOTO speaking SPEECH into a video file."""
     with _errors_in_one_line():
-        config = _engine_config(engine, size)
+        config = _engine_config(engine, size, checkpoint, device or [])
         _check_report_path(report)
         done = _render(photo, speech, output, config, seed, face)
         if report is not None:
@@ -114,7 +123,6 @@ def render(
 @app.command()
 def demo(
     output: Output = Path("out/demo.mp4"),
-    engine: EngineName = "portrait",
     size: Size = DEFAULT_SIZE,
     seed: Seed = 0,
     report: Report = None,
@@ -124,7 +132,7 @@ def demo(
 
     with _errors_in_one_line():
         output.parent.mkdir(parents=True, exist_ok=True)
-    render(portrait_path(), speech_path(), output, engine, size, seed, report)
+    render(portrait_path(), speech_path(), output, size=size, seed=seed, report=report)
 
 
 @app.command()
@@ -221,17 +229,21 @@ def _print_checkpoint(summary: Summary) -> None:
         typer.echo(f"{name:<8} {value}")
 
 
-def _engine_config(engine: str, size: str) -> EngineConfig:
+def _engine_config(
+    engine: str, size: str, checkpoint: Path | None, devices: list[str]
+) -> EngineConfig:
     from talking_avatar.config import DiffusionConfig, PortraitConfig
 
     match engine:
         case "portrait":
+            if checkpoint or devices:
+                raise ValueError("--checkpoint and --device belong to --engine diffusion")
             width, height = _parsed_size(size)
             return PortraitConfig(width=width, height=height)
         case "diffusion":
             if size != DEFAULT_SIZE:
                 raise ValueError("--size belongs to the portrait engine: a model has its own size")
-            return DiffusionConfig()
+            return DiffusionConfig(checkpoint=checkpoint, devices=tuple(devices) or ("cpu",))
         case _:
             raise ValueError(f"--engine {engine}: choose portrait or diffusion")
 

@@ -101,6 +101,7 @@ def test_speech_that_is_a_picture(tmp_path: Path) -> None:
         (["-o", "o.mp4", "--size", "64x64"], "width: Input should be greater than or equal to 128"),
         (["-o", "o.mp4", "--engine", "magic"], "choose portrait or diffusion"),
         (["-o", "o.mp4", "--engine", "diffusion", "--size", "640x640"], "--size belongs to"),
+        (["-o", "o.mp4", "--device", "cuda:0"], "--checkpoint and --device belong to"),
         (["-o", "o.mp4", "--report", "none/r.json"], "no folder none for the report"),
         (["-o", "none/o.mp4"], "none"),
         (["-o", "o.mp4", "--face", "3"], "face"),
@@ -112,6 +113,13 @@ def test_settings_that_cannot_be(
     monkeypatch.chdir(tmp_path)
     assert message in refused("render", portrait_path(), speech_path(), *arguments)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_diffusion_engine_without_weights(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    output = tmp_path / "o.mp4"
+    line = refused("render", portrait_path(), speech_path(), "-o", output, "--engine", "diffusion")
+    assert "no checkpoint" in line
 
 
 @pytest.mark.parametrize("arguments", [["render"], ["render", "a.jpg", "b.wav"], ["fly"]])
