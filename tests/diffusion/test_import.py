@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ from talking_avatar.engine.diffusion.decoder.base import PhotoView  # noqa: E402
 from talking_avatar.engine.diffusion.layout import tensor_specs  # noqa: E402
 from talking_avatar.engine.diffusion.model.dit import DiT  # noqa: E402
 from talking_avatar.engine.diffusion.ranks.comm import LocalComm  # noqa: E402
-from talking_avatar.engine.diffusion.weights.checkpoint import open_checkpoint  # noqa: E402
+from talking_avatar.engine.diffusion.weights.checkpoint import (  # noqa: E402
+    expected_codec,
+    open_checkpoint,
+)
 from talking_avatar.engine.diffusion.weights.codec import (  # noqa: E402
     load_photo_encoder,
     load_video_decoder,
@@ -151,6 +155,24 @@ def test_names_map_one_to_one(transformer: Any, vae: Any, imported: Path) -> Non
         assert sorted(dit) == sorted(spec.name for spec in tensor_specs(weights.config))
         assert sorted(codec) == sorted(weights.codec.tensors)
     assert len(set(dit)) == len(dit)
+
+
+def test_every_tensor_of_the_published_size_has_its_place() -> None:
+    """Without weights: 4,999,787,712 parameters of the DiT, 704,688,668 of the codec."""
+    config = named_config("wan2.2-ti2v-5b")
+    with torch.device("meta"):
+        transformer = diffusers.WanTransformer3DModel(
+            num_attention_heads=24, in_channels=48, out_channels=48, ffn_dim=14_336, num_layers=30
+        )
+        vae = diffusers.AutoencoderKLWan(
+            base_dim=160, decoder_base_dim=256, z_dim=48, is_residual=True, in_channels=12,
+            out_channels=12, patch_size=2, latents_mean=[0.0] * 48, latents_std=[1.0] * 48,
+        )  # fmt: skip
+    specs = {spec.name: spec.numel for spec in tensor_specs(config)}
+    assert specs == {dit_name(n): p.numel() for n, p in transformer.named_parameters()}
+    codec = {name: prod(e.shape) for name, e in expected_codec(config.codec).items()}
+    assert codec == {vae_name(n): p.numel() for n, p in vae.named_parameters()}
+    assert (sum(specs.values()), sum(codec.values())) == (4_999_787_712, 704_688_668)
 
 
 def test_patches_keep_their_order_in_and_out(transformer: Any, model: DiT) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ diffusers = pytest.importorskip("diffusers")
 
 from typer.testing import CliRunner, Result  # noqa: E402
 
-from talking_avatar.cli import app  # noqa: E402
+from talking_avatar.cli import app, weights_app  # noqa: E402
 from talking_avatar.engine.diffusion.weights import wan_import  # noqa: E402
 from talking_avatar.engine.diffusion.weights.checkpoint import read_config  # noqa: E402
 
@@ -87,3 +88,9 @@ def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_p
     result = run("show", tmp_path)
     assert result.exit_code == 2
     assert 'pip install "talking-avatar[diffusion]"' in result.stderr
+
+
+def test_the_documented_commands_exist() -> None:
+    page = Path(__file__).parents[2] / "docs" / "checkpoints.md"
+    shown = re.findall(r"^talking-avatar weights +(\w+) ", page.read_text(), re.MULTILINE)
+    assert sorted(shown) == sorted(str(command.name) for command in weights_app.registered_commands)
