@@ -128,15 +128,15 @@ async def test_the_turn_after_a_barge_in_holds_no_sample_of_the_cut_one(
     assert np.array_equal(after[after != 0], counted(1, sign=-1))
 
 
+@pytest.mark.parametrize("num", [150, pytest.param(1_000, marks=pytest.mark.slow)])
 @in_virtual_time
 async def test_the_sound_ends_within_a_frame_and_the_picture_within_its_bound(
-    open_stage: OpenStage,
+    open_stage: OpenStage, num: int
 ) -> None:
-    """1,000 barge-ins at random phases."""
     phases = random.Random(11)
     async with open_stage() as stage:
         loop, bound = asyncio.get_running_loop(), stage.engine.info.barge_in_frames
-        for _ in range(1_000):
+        for _ in range(num):
             stage.transport.sent.clear()
             turn = speak(stage, 4)
             await asyncio.sleep(phases.uniform(0, 1.5))

@@ -371,9 +371,7 @@ class AvatarSession:
         Raises:
             SessionError: There is one already.
         """
-        self._running.check_running()
-        assert self._outlet is not None
-        return self._outlet.attach_reader()
+        return self._running.outlet.attach_reader()
 
     # -- what is known
 
@@ -418,6 +416,7 @@ class AvatarSession:
     def _running(self) -> Conductor:
         if self._conductor is None:
             raise SessionNotStarted("start the session first: async with AvatarSession(...)")
+        self._conductor.check_running()
         return self._conductor
 
 

@@ -123,6 +123,10 @@ class Conductor:
         return self._machine
 
     @property
+    def outlet(self) -> Outlet:
+        return self._outlet
+
+    @property
     def controls(self) -> Controls:
         return self._controls
 
@@ -176,7 +180,7 @@ class Conductor:
         """End all turns; give the position played of the first, as the far end knows it."""
         outcomes = self._cut(self._machine.turn_ids)
         try:
-            await self._outlet.interrupt()
+            await self._outlet.interrupt()  # also what waits there of turns that are over
         finally:
             results = self._finish(outcomes)
         if not results:
@@ -185,9 +189,10 @@ class Conductor:
 
     def _cut(self, turn_ids: Collection[int]) -> list[Outcome]:
         self._machine.cut(turn_ids)
-        self._outlet.mute(turn_ids)
+        outcomes = self._machine.take_outcomes()
+        self._outlet.mute([outcome.turn_id for outcome in outcomes])
         self._to_plan.set()
-        return self._machine.take_outcomes()
+        return outcomes
 
     def pause(self) -> None:
         self._machine.pause()

@@ -111,10 +111,10 @@ class FrameQueue:
         self._changed.set()
         return offer
 
-    def mute(self, turn_ids: Collection[int]) -> None:
-        """Silence what was not yet taken of some turns."""
+    def mute(self, turn_ids: Collection[int] | None = None) -> None:
+        """Silence what was not yet taken of some turns; None: of all."""
         for at, offer in enumerate(self._offers):
-            if offer.frame.turn_id in turn_ids:
+            if turn_ids is None or offer.frame.turn_id in turn_ids:
                 self._offers[at] = offer.muted()
 
     def close(self, error: Exception | None = None) -> None:
@@ -194,6 +194,14 @@ class Outlet:
 
         return FrameQueue(QUEUE_FRAMES, drops_to_newest=drops_to_newest, note_drops=note_drops)
 
+    def _queues(self) -> list[FrameQueue]:
+        """Of those who take frames now: a reader that nobody holds any more is none."""
+        reader = self._reader() if self._reader is not None else None
+        queues = [] if reader is None else [reader.queue]
+        if self._transport is not None:
+            queues.append(self._to_transport)
+        return queues
+
     def attach_reader(self) -> FrameReader:
         """Give the session's one reader.
 
@@ -204,7 +212,7 @@ class Outlet:
             raise SessionError("frames() already has a reader: share its frames, or close it first")
         queue = self._queue("reader_dropped", drops_to_newest=True)
         reader = FrameReader(queue, self._note_reader_took, self._detach_reader)
-        self._reader = weakref.ref(reader)
+        self._reader = weakref.ref(reader, lambda _: queue.close())  # nobody waits for it any more
         return reader
 
     def _detach_reader(self) -> None:
@@ -213,13 +221,9 @@ class Outlet:
     async def hand_over(self, frame: Frame, *, due: float | None, woken: float) -> None:
         """Offer a frame to all takers; an unpaced session waits until they have room."""
         offer = Offer(frame, due, woken)
-        reader = self._reader() if self._reader is not None else None
-        queues = [] if reader is None else [reader.queue]
-        if self._transport is not None:
-            queues.append(self._to_transport)
+        queues = self._queues()
         if not queues:
             self._discard(offer)
-        del reader  # or a reader that was dropped would live on while we wait
         for queue in queues:
             if self._is_live:
                 queue.offer(offer)
@@ -255,27 +259,27 @@ class Outlet:
         if transport is None:
             return
         queue = self._to_transport
-        while (offer := await queue.take()) is not None:
-            self._note_taken(offer, was_behind=queue.was_behind)
-            try:
+        try:
+            while (offer := await queue.take()) is not None:
+                self._note_taken(offer, was_behind=queue.was_behind)
                 await transport.send(offer.frame)
-            except TransportClosed as error:
-                _log.warning("session_transport_closed", reason=str(error))
-                self._transport = None
-                queue.close()
-                return
+        except TransportClosed as error:
+            _log.warning("session_transport_closed", reason=str(error))
+            self._transport = None
+            queue.close()
 
     async def interrupt(self) -> None:
-        """Have the far end drop what it was handed and has not played."""
+        """Mute all that was not yet taken; have the far end drop what it has not yet played."""
+        for queue in self._queues():
+            queue.mute()
         if self._transport is not None:
             with anyio.move_on_after(INTERRUPT_WAIT_S):
                 await self._transport.interrupt()
 
     def mute(self, turn_ids: Collection[int]) -> None:
         """Silence what was not yet taken of some turns."""
-        self._to_transport.mute(turn_ids)
-        if self._reader is not None and (reader := self._reader()) is not None:
-            reader.queue.mute(turn_ids)
+        for queue in self._queues():
+            queue.mute(turn_ids)
 
     def played_position(self, handed_out: int) -> Position:
         """Give how far on the timeline was played, in seconds, and how that is known.
@@ -295,6 +299,5 @@ class Outlet:
 
     def close(self, error: Exception | None = None) -> None:
         """No frame comes any more; the reader is told ``error`` after the last one."""
-        self._to_transport.close()
-        if self._reader is not None and (reader := self._reader()) is not None:
-            reader.queue.close(error)
+        for queue in self._queues():
+            queue.close(error)

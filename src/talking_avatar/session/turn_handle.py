@@ -50,6 +50,7 @@ class Turn:
         self._conductor = conductor
         self._stated = (sample_rate, channels, encoding)
         self._stream: SpeechStream | None = None
+        self._has_ended = False
         self._result: asyncio.Future[TurnResult] = asyncio.get_running_loop().create_future()
         # A failure that nobody awaits is no news: the session raises it from every other call.
         self._result.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -87,7 +88,7 @@ class Turn:
     def _check_open(self) -> None:
         self._conductor.check_running()
         if not self._conductor.takes_speech(self.turn_id):
-            how = "interrupted" if self.is_done else "ended"
+            how = "ended" if self._has_ended else "interrupted"
             raise TurnClosed(f"turn {self.turn_id} takes no more speech: it was {how}")
 
     async def flush(self) -> None:
@@ -103,6 +104,7 @@ class Turn:
     async def end(self) -> None:
         """No more speech comes. Does not wait for it to be played; harmless when repeated."""
         if self._conductor.takes_speech(self.turn_id):
+            self._has_ended = True
             if self._stream is not None:
                 self._conductor.push(self.turn_id, self._stream.flush())
             self._conductor.end(self.turn_id)
@@ -131,6 +133,6 @@ class Turn:
         if exc is None:
             await self.end()
             return False
-        was_interrupted = isinstance(exc, TurnClosed) and self.is_done
+        was_interrupted = isinstance(exc, TurnClosed) and not self._has_ended
         self.cut()
         return was_interrupted

@@ -101,6 +101,7 @@ class FakeStream:
 
     Attributes:
         windows: The last windows that were submitted and not rewound, newest last.
+        controls: Of the last submissions, rewound ones included.
         num_submitted: Submissions in all, dropped ones included.
         num_rewinds: Calls of `rewind`.
     """
@@ -113,6 +114,7 @@ class FakeStream:
         self._next = 0
         self._outstanding: deque[FakeTicket] = deque()
         self.windows: deque[SpeechWindow] = deque(maxlen=64)
+        self.controls: deque[Controls] = deque(maxlen=64)
         self.num_submitted = 0
         self.num_rewinds = 0
         self.is_closed = False
@@ -123,6 +125,7 @@ class FakeStream:
         self._next += 1
         number, self.num_submitted = self.num_submitted, self.num_submitted + 1
         self.windows.append(window)
+        self.controls.append(controls)
         before = self._history[window.chunk_index - 1]
         self._history[window.chunk_index] = crc32(window.samples.tobytes(), before)
         self._history.pop(window.chunk_index - 2 * self._info.pipeline_depth - 4, None)
