@@ -97,7 +97,7 @@ class Causal(WanAttnProcessor):
         super().__init__()
         self._mask = mask
 
-    def __call__(self, attn, hidden, context=None, attention_mask=None, rotary_emb=None):  # noqa: ANN001, ANN204
+    def __call__(self, attn, hidden, context=None, attention_mask=None, rotary_emb=None):
         return super().__call__(attn, hidden, context, self._mask, rotary_emb)
 
 
@@ -129,7 +129,7 @@ class Rerotated(WanAttnProcessor):
         swapped = torch.stack([-x[..., 1::2], x[..., 0::2]], -1).flatten(-2)
         return x * cos + swapped * sin
 
-    def __call__(self, attn, hidden, context=None, attention_mask=None, rotary_emb=None):  # noqa: ANN001, ANN204
+    def __call__(self, attn, hidden, context=None, attention_mask=None, rotary_emb=None):
         n, heads = self._config.num_patches, (attn.heads, -1)
         q = attn.norm_q(attn.to_q(hidden))[0].unflatten(-1, heads)
         k = attn.norm_k(attn.to_k(hidden))[0].unflatten(-1, heads)
@@ -157,7 +157,9 @@ def frame_mask(config: AvatarDiTConfig, num_frames: int) -> Tensor:
 class Oracle:
     """Denoises with their transformer alone: every prediction is a forward over all frames."""
 
-    def __init__(self, model: torch.nn.Module, config: AvatarDiTConfig, photo: Tensor, text: Tensor):
+    def __init__(
+        self, model: torch.nn.Module, config: AvatarDiTConfig, photo: Tensor, text: Tensor
+    ):
         self._model, self._config = model, config
         self._frames, self._times = [photo], [0.0]
         self._text = text
