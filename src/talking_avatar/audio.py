@@ -191,7 +191,8 @@ class SpeechStream:
                 raise AudioFormatError(
                     f"an array follows bytes that end {len(self._partial)} bytes into a frame"
                 )
-            return data.astype(dtype, copy=False).reshape(-1, channels), b""
+            with np.errstate(over="ignore"):  # a float64 beyond float32 is refused as infinite
+                return data.astype(dtype, copy=False).reshape(-1, channels), b""
         if isinstance(data, memoryview):
             data = data.tobytes()
         raw = self._partial + bytes(data) if self._partial else data

@@ -107,8 +107,10 @@ def _container(raw: bytes) -> Suspicion | None:
 
 
 def _scale(chunks: list[npt.NDArray[Any]]) -> Suspicion | None:
+    if chunks[0].dtype.kind != "f":
+        return None
     peak = max(float(np.abs(chunk).max()) for chunk in chunks)
-    if chunks[0].dtype.kind != "f" or peak <= 4:  # +12 dB: what a hot mixer may give
+    if peak <= 4:  # +12 dB: what a hot mixer may give
         return None
     return Suspicion(
         "scale", f"float samples reach {peak:.4g} and are clipped to 1: divide by full scale"

@@ -175,6 +175,11 @@ def test_a_sample_that_is_no_number_is_named_and_nothing_is_taken(bad: float) ->
     assert len(stream.push(np.zeros((1, 2), np.float32))) == 1
 
 
+def test_a_float64_too_large_for_float32_is_refused_without_a_warning() -> None:
+    with pytest.raises(AudioFormatError, match="sample 1 .* is inf"):
+        SpeechStream(AudioFormat(24_000, 1, "float32")).push(np.array([0.5, 1e300]))
+
+
 def test_integers_keep_their_value() -> None:
     for dtype, encoding in ((np.int16, "int16"), (np.int32, "int32")):
         info = np.iinfo(dtype)
