@@ -176,7 +176,7 @@ def test_a_sample_that_is_no_number_is_named_and_nothing_is_taken(bad: float) ->
 
 
 def test_a_float64_too_large_for_float32_is_refused_without_a_warning() -> None:
-    with pytest.raises(AudioFormatError, match="sample 1 .* is inf"):
+    with pytest.raises(AudioFormatError, match=r"sample 1 .* is inf"):
         SpeechStream(AudioFormat(24_000, 1, "float32")).push(np.array([0.5, 1e300]))
 
 
