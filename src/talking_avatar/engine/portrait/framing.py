@@ -3,10 +3,10 @@
 Takes: a `StillImage` and where its face is. Gives: an image of the output size and the map into it.
 Never: stretches; the photo's aspect ratio is kept.
 
-The crop is searched on a grid: the face's share of the height, its place across, and the height of
-its eyes each have a best value and a tolerance, and showing background costs more than any of them
-within reason. So a photo with room is framed ideally, a tight one is moved and enlarged first, and
-only one that is tighter than that gets background, softly.
+The crop is searched: the face's share of the height, its place across, and the height of its eyes
+each have a best value and a tolerance, and showing background costs more than any of them within
+reason. So a photo with room is framed ideally, a tight one is moved and enlarged first, and only
+one that is tighter than that gets background, softly.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ FACE_SHARE, FACE_TOLERANCE = 0.37, 0.10
 """Forehead to chin, of the frame's height."""
 MAX_FACE_WIDTH_SHARE = 0.72
 """In a narrow frame: forehead to chin, of the frame's width, so that ears and hair fit."""
-EYES_AT, EYES_TOLERANCE = 0.43, 0.06
+EYES_AT, EYES_TOLERANCE, EYES_RANGE = 0.43, 0.06, (0.22, 0.55)
 """From the top; a bit above the middle."""
-CENTER_TOLERANCE = 0.10
-BACKGROUND_COST = 200.0
+CENTER_TOLERANCE, ACROSS_RANGE = 0.10, (0.34, 0.66)
+ZOOM_RANGE, NUM_ZOOMS = (0.75, 2.2), 60
+"""Of the scale at which the face has its best share."""
+ANY_BACKGROUND_COST, BACKGROUND_COST = 6.0, 80.0
+"""Once, and for the share of the frame that shows it: once it must show, no need to be tight."""
 ENLARGED_COST = 0.5
 """For each doubling beyond the first."""
 FADE_SHARE = 0.07
@@ -66,53 +69,54 @@ def choose_crop(
 ) -> Crop:
     """Find the best window of ``width`` : ``height`` for a face."""
     best_share = min(FACE_SHARE, MAX_FACE_WIDTH_SHARE * width / height)
-    share, eyes, across = np.meshgrid(
-        best_share * np.geomspace(0.75, 2.2, 55),
-        np.linspace(EYES_AT - 0.21, EYES_AT + 0.12, 34),
-        np.linspace(0.34, 0.66, 33),
-        indexing="ij",
-    )
-    window_height = face.height / share
-    window_width = window_height * width / height
-    left = face.x - across * window_width
-    top = face.eyes_y - eyes * window_height
-    shown_width = np.minimum(left + window_width, photo_width) - np.maximum(left, 0)
-    shown_height = np.minimum(top + window_height, photo_height) - np.maximum(top, 0)
-    empty = 1 - np.clip(shown_width, 0, None) * np.clip(shown_height, 0, None) / (
-        window_width * window_height
-    )
-    doublings = np.clip(np.log2(height / window_height) - 1, 0, None)
-    cost = (
-        ((share - best_share) / FACE_TOLERANCE) ** 2
-        + ((eyes - EYES_AT) / EYES_TOLERANCE) ** 2
-        + ((across - 0.5) / CENTER_TOLERANCE) ** 2
-        + BACKGROUND_COST * np.clip(empty - 1e-6, 0, None)
-        + ENLARGED_COST * doublings
-    )
-    best = np.unravel_index(np.argmin(cost), cost.shape)
-    return _without_slivers(
-        Crop(float(left[best]), float(top[best]), height / float(window_height[best])),
-        photo_width,
-        photo_height,
-        width,
-        height,
-    )
+    scales = [
+        *(best_share * height / face.height * np.geomspace(*ZOOM_RANGE, NUM_ZOOMS)),
+        width / photo_width,  # just fills the frame
+        height / photo_height,
+    ]
+    lowest, highest = scales[0], scales[NUM_ZOOMS - 1]
+    candidates = [
+        Crop(left, top, float(scale))
+        for scale in scales
+        if lowest <= scale <= highest
+        for left in _starts(face.x, width / scale, photo_width, 0.5, ACROSS_RANGE)
+        for top in _starts(face.eyes_y, height / scale, photo_height, EYES_AT, EYES_RANGE)
+    ]
+
+    def cost(crop: Crop) -> float:
+        window_width, window_height = width / crop.scale, height / crop.scale
+        empty = 1 - _overlap(crop.left, window_width, photo_width) * _overlap(
+            crop.top, window_height, photo_height
+        )
+        return float(
+            ((face.height / window_height - best_share) / FACE_TOLERANCE) ** 2
+            + (((face.eyes_y - crop.top) / window_height - EYES_AT) / EYES_TOLERANCE) ** 2
+            + (((face.x - crop.left) / window_width - 0.5) / CENTER_TOLERANCE) ** 2
+            + ANY_BACKGROUND_COST * (empty > 1e-6)
+            + BACKGROUND_COST * empty
+            + ENLARGED_COST * max(0.0, np.log2(crop.scale) - 1)
+        )
+
+    return min(candidates, key=cost)
 
 
-def _without_slivers(
-    crop: Crop, photo_width: int, photo_height: int, width: int, height: int
-) -> Crop:
-    """Shift a window that fits by size but sticks out by less than a step of the grid."""
+def _starts(
+    at: float, window: float, photo: int, ideal: float, allowed: tuple[float, float]
+) -> tuple[float, float]:
+    """Where a window may begin along one axis: with ``at`` in its ideal place, or inside the photo.
 
-    def shifted(start: float, length: float, limit: int) -> float:
-        inside = min(max(start, 0.0), limit - length)
-        return inside if length <= limit and abs(inside - start) < 0.02 * length else start
+    The second is as near to the first as the photo lets it; a window larger than the photo has all
+    of the photo in it. Neither puts ``at`` beyond the allowed places.
+    """
+    first = at - ideal * window
+    low, high = sorted((0.0, photo - window))
+    inside = min(max(first, low), high)
+    return first, min(max(inside, at - allowed[1] * window), at - allowed[0] * window)
 
-    return Crop(
-        shifted(crop.left, width / crop.scale, photo_width),
-        shifted(crop.top, height / crop.scale, photo_height),
-        crop.scale,
-    )
+
+def _overlap(start: float, window: float, photo: int) -> float:
+    """Share of the window that lies in the photo, along one axis."""
+    return max(0.0, min(start + window, photo) - max(start, 0.0)) / window
 
 
 def cut(
