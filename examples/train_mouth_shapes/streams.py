@@ -140,6 +140,6 @@ def streams(utterances: Sequence[Utterance], seed: int) -> Iterator[Stream]:
     for begin in range(0, len(order), 5):
         chosen = [utterances[k] for k in order[begin : begin + 5]]
         warped = [warp(u, float(np.exp(dice.normal(0.0, 0.12)))) for u in chosen]
-        gaps_s = dice.exponential(0.5, len(warped)) + 0.05
+        gaps_s = dice.exponential(0.6, len(warped)) + 0.05
         samples, spans = string_together(warped, list(gaps_s))
         yield label(disturb(samples, dice), spans)

@@ -117,7 +117,10 @@ class Examples:
         steps = torch.arange(-PAST_COLUMNS, WINDOW_COLUMNS - PAST_COLUMNS)
         window = torch.minimum(steps[None], last[:, None]) + frame[:, None]
         columns = self.columns[window].float() - self.levels[frame + last][:, None, None]
-        columns += torch.randn(count, 1, 1) * 1.5 + torch.randn(columns.shape) * 1.0
+        # How far consonants lie below vowels, the speaker's color, the level: all may differ.
+        columns *= torch.empty(count, 1, 1).uniform_(0.8, 1.25)
+        columns += torch.randn(count, 1, NUM_MELS).mul(0.8).cumsum(-1)
+        columns += torch.randn(count, 1, 1) * 2.0 + torch.randn(columns.shape)
         return columns.clamp(*_RANGE_DB) / _DB_PER_UNIT, self.labels[frame].float()
 
 

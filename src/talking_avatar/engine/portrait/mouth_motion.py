@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from talking_avatar.engine.portrait.face import MouthShape
 from talking_avatar.engine.portrait.speech import HeardShape
 
-_OPEN_STEP, _CLOSE_STEP = 0.42, 0.40
+_OPEN_STEP, _CLOSE_STEP = 0.55, 0.50
 _OTHER_STEP = 0.38
 _GAIN_STEP = 0.06
-_TREMBLE, _MOVE = 0.02, 0.12
+_TREMBLE, _MOVE = 0.02, 0.18
 """Change in one frame that is smoothed, and from which it is followed at once."""
 _SILENT_DB, _SPEECH_DB = -54.0, -48.0
 """Absolute: noise at -60 dB leaves lips shut whatever it sounds like; speech at -35 dBFS has peaks
 near -30."""
-_FREE, _TOUCHING = 0.25, 0.55
+_FREE, _TOUCHING = 0.22, 0.42
 """Probability of a closure up to which lips are free, and from which they touch."""
 _PARTED, _SHUT = 0.6, 0.25
 """Likewise of a voice."""
@@ -82,8 +82,9 @@ def step_mouth(state: Mouth, heard: HeardShape, *, gain: float, speaking: bool) 
         else approach(was.open, 0.0, 0.0, _CLOSE_STEP),
         jaw=follow(was.jaw, min(1.0, max(0.0, heard.jaw) * drive)),
         spread=follow(was.spread, voice * min(1.0, max(-1.0, heard.spread))),
-        pucker=follow(was.pucker, voice * min(1.0, max(0.0, heard.pucker))),
-        teeth_on_lip=follow(was.teeth_on_lip, voice * ramp(heard.teeth_on_lip, 0.2, 0.7)),
+        # Lips that press together draw back a little.
+        pucker=follow(was.pucker, voice * min(1.0, max(0.0, heard.pucker)) * (0.5 + 0.5 * free)),
+        teeth_on_lip=follow(was.teeth_on_lip, voice * ramp(heard.teeth_on_lip, 0.08, 0.5)),
         tongue=follow(was.tongue, voice * min(1.0, max(0.0, heard.tongue))),
     )
     return Mouth(shape, gain)
