@@ -11,6 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 diffusers = pytest.importorskip("diffusers")
 
+from diffusers.models.autoencoders.autoencoder_kl_wan import patchify  # noqa: E402
+
 from talking_avatar.engine.diffusion.decoder.config import WanCodecConfig  # noqa: E402
 from talking_avatar.engine.diffusion.decoder.networks import (  # noqa: E402
     DecoderNetwork,
@@ -24,6 +26,7 @@ TOLERANCE = 1e-5
 
 @dataclass
 class Pair:
+    config: WanCodecConfig
     theirs: Any
     encoder: EncoderNetwork
     decoder: DecoderNetwork
@@ -37,10 +40,24 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module")
-def pair() -> Pair:
+CONFIGS = {
+    "as published, narrow": WanCodecConfig(latent_channels=6, encoder_width=8, decoder_width=12),
+    "three stages, pixels not patched": WanCodecConfig(
+        latent_channels=5,
+        encoder_width=6,
+        decoder_width=4,
+        multipliers=(1, 2, 2),
+        num_residuals=1,
+        halves_time=(True, False),
+        patch=1,
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=CONFIGS.values(), ids=CONFIGS)
+def pair(request: pytest.FixtureRequest) -> Pair:
     torch.manual_seed(3)
-    config = WanCodecConfig(latent_channels=6, encoder_width=8, decoder_width=12)
+    config: WanCodecConfig = request.param
     theirs = diffusers.AutoencoderKLWan(
         base_dim=config.encoder_width,
         decoder_base_dim=config.decoder_width,
@@ -51,7 +68,7 @@ def pair() -> Pair:
         is_residual=True,
         in_channels=config.pixel_channels,
         out_channels=config.pixel_channels,
-        patch_size=config.patch,
+        patch_size=None if config.patch == 1 else config.patch,
         scale_factor_spatial=config.spatial_stride,
         latents_mean=[0.0] * config.latent_channels,
         latents_std=[1.0] * config.latent_channels,
@@ -70,7 +87,7 @@ def pair() -> Pair:
             }
         )
         assert {n for n in mapped if n.startswith(half)} == {f"{half}.{n}" for n in expected}
-    return Pair(theirs, ours["encoder"].eval(), ours["decoder"].eval())  # type: ignore[arg-type]
+    return Pair(config, theirs, ours["encoder"].eval(), ours["decoder"].eval())  # type: ignore[arg-type]
 
 
 def relative_error(ours: Any, theirs: Any) -> float:
@@ -79,26 +96,27 @@ def relative_error(ours: Any, theirs: Any) -> float:
 
 @torch.no_grad()
 def test_streaming_decode_equals_theirs(pair: Pair) -> None:
-    latents = torch.randn(1, 6, 4, 3, 2)
-    # Without their final clip, which would hide errors beyond one.
-    raw = {}
-    hook = pair.theirs.decoder.register_forward_hook(
-        lambda _m, _a, out: raw.setdefault(len(raw), out)
-    )
+    config = pair.config
+    latents = torch.randn(1, config.latent_channels, 4, 3, 2)
+    raw: list[Any] = []  # before their final clip, which would hide errors beyond one
+    hook = pair.theirs.decoder.register_forward_hook(lambda _m, _a, out: raw.append(out))
     pair.theirs.decode(latents)
     hook.remove()
+    side = config.spatial_stride // config.patch
     state = None
     for index, latent in enumerate(latents.split(1, dim=2)):
         pixels, state = pair.decoder(latent, state)
-        assert pixels.shape == (1, 12, 1 if index == 0 else 4, 24, 16)
+        frames = 1 if index == 0 else config.frames_per_latent
+        assert pixels.shape == (1, config.pixel_channels, frames, 3 * side, 2 * side)
         assert relative_error(pixels, raw[index]) <= TOLERANCE
 
 
 @torch.no_grad()
 def test_streaming_encode_equals_theirs(pair: Pair) -> None:
-    video = torch.rand(1, 3, 13, 48, 32) * 2 - 1
+    stride = pair.config.spatial_stride
+    video = torch.rand(1, 3, 13, 3 * stride, 2 * stride) * 2 - 1
     theirs = pair.theirs.encode(video).latent_dist.mode()
-    patches = diffusers.models.autoencoders.autoencoder_kl_wan.patchify(video, 2)
+    patches = patchify(video, pair.config.patch)
     state = None
     chunks = []
     for frames in patches.split([1, 4, 4, 4], dim=2):

@@ -18,10 +18,7 @@ from talking_avatar.engine.diffusion.decoder.codec import (  # noqa: E402
     WanVideoDecoder,
     channels_last,
 )
-from talking_avatar.engine.diffusion.decoder.config import (  # noqa: E402
-    WAN22_CODEC,
-    WanCodecConfig,
-)
+from talking_avatar.engine.diffusion.decoder.config import WanCodecConfig  # noqa: E402
 from talking_avatar.engine.diffusion.decoder.history import CodecState  # noqa: E402
 from talking_avatar.engine.diffusion.decoder.networks import (  # noqa: E402
     DecoderNetwork,
@@ -252,6 +249,13 @@ def test_a_latent_of_the_wrong_shape_is_refused(
         video.decode(torch.zeros(shape), video.start(photo))
 
 
+def test_a_latent_of_another_size_than_the_video_is_refused(
+    video: WanVideoDecoder, photo: PhotoView
+) -> None:
+    with pytest.raises(ValueError, match=r"frames of \(3, 2\), this one is \(3, 4\)"):
+        video.decode(torch.zeros(4, 3, 4), video.start(photo))
+
+
 def test_a_state_of_another_network_is_refused(
     decoder: DecoderNetwork, video: WanVideoDecoder, photo: PhotoView
 ) -> None:
@@ -278,9 +282,10 @@ def test_a_photo_of_the_wrong_kind_is_refused(
 
 
 def test_the_published_size() -> None:
-    assert (WAN22_CODEC.spatial_stride, WAN22_CODEC.frames_per_latent) == (16, 4)
+    config = WanCodecConfig()
+    assert (config.spatial_stride, config.frames_per_latent) == (16, 4)
     with torch.device("meta"):
-        network = DecoderNetwork(WAN22_CODEC).to(torch.bfloat16)
+        network = DecoderNetwork(config).to(torch.bfloat16)
         latent = torch.empty(1, 48, 1, 68, 44, dtype=torch.bfloat16)
         _, state = network(latent, None)
         pixels, after = network(latent, state)
@@ -295,6 +300,10 @@ def test_the_published_size() -> None:
         ({"halves_time": (True,)}, "halves_time has 1"),
         ({"latent_mean": (1.0,)}, "latent_mean has 1 values for 48"),
         ({"latent_std": (0.0,) * 48}, "must be positive"),
+        ({"multipliers": (1, 2, 3, 4)}, "no encoder stage leads from 320 to 480"),
+        ({"multipliers": (1, 3, 3, 3)}, "no encoder stage leads from 160 to 480"),
+        ({"multipliers": (1, 2, 2, 4)}, "no encoder stage leads from 320 to 640"),
+        ({"multipliers": (1, 1, 8, 8)}, "no decoder stage leads from 2048 to 256"),
     ],
 )
 def test_impossible_shapes_are_refused(numbers: dict[str, tuple[float, ...]], message: str) -> None:

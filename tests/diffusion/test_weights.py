@@ -161,6 +161,21 @@ def test_a_folder_is_a_checkpoint_only_when_it_is_whole(
     assert [path for path in (tmp_path / "new").rglob("*") if path.is_file()] == []
 
 
+def test_a_model_with_another_kind_of_decoder_has_no_codec_of_this_kind(tmp_path: Path) -> None:
+    config = replace(TINY, decoder="flow")
+    save_checkpoint(random_weights(config), tmp_path / "flow", precision="fp32")
+    with open_checkpoint(tmp_path / "flow") as weights:
+        assert dict(weights.codec.tensors) == {}
+        assert same(filled(weights), filled(random_weights(config)))
+
+
+def test_reading_after_closing_says_so(saved: Path) -> None:
+    with open_checkpoint(saved) as weights:
+        pass
+    with pytest.raises(ValueError, match="is closed: read inside its `with` block"):
+        filled(weights)
+
+
 def test_nothing_is_overwritten(saved: Path) -> None:
     with pytest.raises(CheckpointError, match="already holds a checkpoint"):
         save_checkpoint(random_weights(TINY), saved, precision="fp32")

@@ -86,6 +86,11 @@ class WanVideoDecoder:
             raise ValueError(
                 f"a latent frame is ({channels}, height, width), got {tuple(latent_Chw.shape)}"
             )
+        if state is not None and state.past[0].shape[3:] != latent_Chw.shape[1:]:
+            raise ValueError(
+                f"the video so far has latent frames of {tuple(state.past[0].shape[3:])}, this one "
+                f"is {tuple(latent_Chw.shape[1:])}"
+            )
         raw = self._scale.denormalize(latent_Chw.to(self._device, torch.float32))
         outcome: tuple[Tensor, CodecState] = self._network(
             raw.to(self._dtype)[None, :, None], state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -10,7 +11,7 @@ class WanCodecConfig:
     """A causal video autoencoder with residual shortcuts around every change of scale.
 
     The defaults are those of Wan2.2-TI2V-5B: 48 latent channels, 16 x 16 pixels and 4 frames a
-    latent cell.
+    latent cell; its latent statistics come with its weights.
 
     Attributes:
         latent_channels: Channels of a latent cell.
@@ -52,6 +53,22 @@ class WanCodecConfig:
                 )
         if any(value <= 0 for value in self.latent_std):
             raise ValueError(f"latent_std must be positive, got {min(self.latent_std)}")
+        self._check_shortcuts()
+
+    def _check_shortcuts(self) -> None:
+        """Require that the shortcuts around a change of scale deal out whole channels."""
+        cells = [8 if halves else 4 for halves in self.halves_time]
+        down = zip(pairwise(self.encoder_widths), (*cells, 1), strict=True)
+        up = zip(pairwise(self.decoder_widths[:-1]), cells[::-1], strict=True)
+        for half, (start, end), few, many in (
+            *(("encoder", widths, widths[1], widths[0] * cell) for widths, cell in down),
+            *(("decoder", widths, widths[0], widths[1] * cell) for widths, cell in up),
+        ):
+            if many % few:
+                raise ValueError(
+                    f"no {half} stage leads from {start} to {end} channels: "
+                    f"{few} does not divide {many}"
+                )
 
     @property
     def spatial_stride(self) -> int:
@@ -78,7 +95,3 @@ class WanCodecConfig:
         """Channels before each decoder stage and after the last."""
         coarse_first = self.multipliers[::-1]
         return tuple(self.decoder_width * m for m in (coarse_first[0], *coarse_first))
-
-
-WAN22_CODEC = WanCodecConfig()
-"""Wan2.2-TI2V-5B's, without its latent statistics: those come with its weights."""

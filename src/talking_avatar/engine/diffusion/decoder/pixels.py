@@ -15,7 +15,7 @@ def to_patches(frames_THWc: Tensor, patch: int, dtype: torch.dtype) -> Tensor:
     frames, height, width, _ = frames_THWc.shape
     folded = frames_THWc.reshape(frames, height // patch, patch, width // patch, patch, 3)
     patches = folded.permute(5, 4, 2, 0, 1, 3).flatten(0, 2).unsqueeze(0)
-    return patches.to(dtype) / 127.5 - 1
+    return (patches.float() / 127.5 - 1).to(dtype)
 
 
 def to_bytes(patches_BCThw: Tensor, patch: int) -> Tensor:

@@ -78,8 +78,11 @@ class ShardFolder:
             raise CheckpointError(f"{self.where}: no tensor is called {name}")
         if not isinstance(info.dtype, torch.dtype):
             raise CheckpointError(f"{info.where}: {name} has type {info.dtype}, not one of floats")
+        file = self._files.get(info.where)
+        if file is None:
+            raise ValueError(f"{self.where} is closed: read inside its `with` block")
         try:
-            region = self._files[info.where].get_slice(name)
+            region = file.get_slice(name)
             part: Tensor = region[rows] if columns == ALL else region[rows, columns]
         except (SafetensorError, OSError) as error:
             raise CheckpointError(

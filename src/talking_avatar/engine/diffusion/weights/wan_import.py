@@ -23,8 +23,8 @@ from talking_avatar.engine.diffusion.config import AvatarDiTConfig, named_config
 from talking_avatar.engine.diffusion.decoder.config import WanCodecConfig
 from talking_avatar.engine.diffusion.weights.checkpoint import (
     Weights,
-    expected_codec,
     expected_dit,
+    wan_codec_tensors,
 )
 from talking_avatar.engine.diffusion.weights.shards import ShardFolder
 from talking_avatar.engine.diffusion.weights.source import (
@@ -60,7 +60,7 @@ def open_wan(folder: Path, *, base: AvatarDiTConfig | None = None) -> Iterator[W
     with ShardFolder(folder / TRANSFORMER) as transformer, ShardFolder(folder / VAE) as vae:
         wanted = expected_dit(config, "bf16")
         dit = RenamedSource(transformer, dit_name, wanted, _output_rows(config))
-        wanted_codec = expected_codec(codec)
+        wanted_codec = wan_codec_tensors(codec)
         renamed_vae = RenamedSource(vae, vae_name, wanted_codec, {})
         check(dit, wanted)
         check(renamed_vae, wanted_codec)
