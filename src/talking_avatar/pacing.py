@@ -108,11 +108,12 @@ class Pacer:
     def refill_chunks(self) -> int:
         """Chunks that must be ready for a timeline that waits to go on.
 
-        One; but the whole pipeline where the engine is slower than real time, so that speech
-        pauses a few times for longer rather than between every two syllables.
+        One; but all that the pipeline holds beside the one in work where the engine is slower
+        than real time: so speech pauses a few times for longer, not between every two syllables,
+        and the engine never waits.
         """
         is_slow = self._pace.step_s > self._info.chunk_s
-        return self._info.pipeline_depth if is_slow else 1
+        return max(1, self._info.pipeline_depth - 1) if is_slow else 1
 
     def observe(self, block: FrameBlock, *, service_s: float) -> None:
         """Learn from a finished chunk.
@@ -192,24 +193,20 @@ def late_cause(*, due: float, woken: float, taken: float, was_behind: bool) -> C
     return "consumer" if was_behind else "hand_over"
 
 
-def missed_cause(
-    *, due: float, woken: float, planned: float, plan_by: float, ready: float, decode_s: float
-) -> Cause | None:
+def missed_cause(*, due: float, ready: float, decode_s: float, was_blocked: bool) -> Cause | None:
     """Say why a chunk was not in host memory when its first frame was due, if it was not.
 
     Args:
         due: When its first frame was due.
-        woken: When the loop ran us for it.
-        planned: When it was submitted.
-        plan_by: When it should have been submitted at the latest.
         ready: When its frames were in host memory.
         decode_s: The decoder's part of the work.
+        was_blocked: Whether the loop was held while the chunk was planned or made.
 
     Returns:
         The cause; None if it was in time.
     """
     if ready <= due:
         return None
-    if max(woken - due, planned - plan_by) > LATE_S:
+    if was_blocked:
         return "blocked_loop"
     return "decode" if ready - decode_s <= due else "generate"

@@ -105,6 +105,7 @@ class AvatarSession:
         self._stats = StatsRecorder()
         self._owner: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
+        self._has_started = False
         self._info: EngineInfo | None = None
         self._avatar: Avatar | None = None
         self._meter: Meter | None = None
@@ -145,6 +146,8 @@ class AvatarSession:
         """
         self._closing.set()
         if self._owner is not None:
+            if not self._has_started:
+                self._owner.cancel()
             await self._wait_for_owner()
 
     async def _wait_for_owner(self) -> None:
@@ -235,6 +238,7 @@ class AvatarSession:
                 async with anyio.create_task_group() as driving:
                     driving.start_soon(conductor.run, is_ready)
                     await is_ready.wait()
+                    self._has_started = True
                     if not started.done():
                         started.set_result(None)
                     await self._closing.wait()

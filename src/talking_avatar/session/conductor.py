@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from math import inf
 from typing import NoReturn
 
 import anyio
@@ -105,6 +106,7 @@ class Conductor:
         self._chunks: dict[int, _Chunk] = {}  # not wholly shown, by index
         self._in_work: deque[_Chunk] = deque()  # submitted, not ready
         self._last_ready = 0.0
+        self._blocked_at = -inf  # when the loop last ran us late
         self._speakers: dict[int, _Speaker] = {}
         self._controls = Controls()
         self._gestures: list[Gesture] = []
@@ -374,11 +376,12 @@ class Conductor:
             await self._sleep_until(due)
             woken = self._loop.time()
             if woken - due > LATE_S:
+                self._blocked_at = woken
                 await asyncio.sleep(0)  # let what came while the loop was held be collected
             if self._is_ready(frame):
                 await self._show(frame, due, woken)
             else:
-                await self._stall(frame, due, woken)
+                await self._stall(frame, due)
 
     async def _sleep_until(self, when: float) -> None:
         left = when - self._loop.time()
@@ -390,22 +393,20 @@ class Conductor:
             self._to_present.clear()
             await self._to_present.wait()
 
-    async def _stall(self, frame: int, due: float, woken: float) -> None:
+    async def _stall(self, frame: int, due: float) -> None:
         """Picture and sound wait together until the frame is there; then its time is set anew."""
-        index = frame // self._info.frames_per_chunk
-        plan_by = self._pacer.plan_by(index)
         await self._wait_until_ready(frame, 1)
-        chunk = self._chunks[index]
+        chunk = self._chunks[frame // self._info.frames_per_chunk]
+        lead_s = self._info.pipeline_depth * self._info.chunk_s
         cause = missed_cause(
             due=due,
-            woken=woken,
-            planned=chunk.planned,
-            plan_by=plan_by,
             ready=chunk.ready,
             decode_s=chunk.decode_s,
+            was_blocked=self._blocked_at >= due - lead_s,
         )
-        if cause is not None:
-            self._stats.missed(cause)
+        if cause is None:
+            return
+        self._stats.missed(cause)
         await self._wait_until_ready(frame, self._pacer.refill_chunks)
         stall = self._pacer.stall(frame, self._loop.time())
         if stall is not None:
