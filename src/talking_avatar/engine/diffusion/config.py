@@ -391,7 +391,7 @@ _TINY = AvatarDiTConfig(
     rope_dims=(8, 4, 4),
     num_sink=32,
     speech=SpeechConfig(hidden=48, features=16),
-    codec=WanCodecConfig(latent_channels=8, encoder_width=8, decoder_width=8),
+    codec=WanCodecConfig(latent_channels=8, encoder_width=4, decoder_width=4),
 )
 
 CONFIGS: MappingProxyType[str, AvatarDiTConfig] = MappingProxyType(

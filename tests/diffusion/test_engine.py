@@ -1,0 +1,322 @@
+"""The engine behind the seam, on a CPU, with the tiny model."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from talking_avatar.config import DiffusionConfig
+from talking_avatar.engine import open_engine
+from talking_avatar.engine.base import ChunkTicket, Controls, Engine, SpeechWindow
+from talking_avatar.engine.diffusion.conditioning.photo import DiffusionAvatar
+from talking_avatar.engine.diffusion.denoise import Denoiser
+from talking_avatar.engine.diffusion.ranks.rendezvous import RankFailed
+from talking_avatar.engine.diffusion.stream import DiffusionStream
+from talking_avatar.engine.diffusion.weights.checkpoint import random_weights
+from talking_avatar.engine.diffusion.weights.save import save_checkpoint
+from talking_avatar.errors import (
+    CheckpointError,
+    ChunkDropped,
+    EngineBusy,
+    EngineError,
+    EngineFailed,
+    OutOfMemory,
+)
+
+PORTRAIT = files("talking_avatar.assets") / "portrait.jpg"
+TINY = DiffusionConfig(
+    model="tiny", weights="random", devices=("cpu", "cpu"), precision="fp32", kv_precision="fp32"
+)
+
+
+@asynccontextmanager
+async def opened(config: DiffusionConfig = TINY) -> AsyncIterator[tuple[Any, DiffusionAvatar]]:
+    engine: Any = await open_engine(config)
+    try:
+        yield engine, await engine.prepare(str(PORTRAIT))
+    finally:
+        await engine.aclose()
+
+
+@dataclass(frozen=True)
+class Shared:
+    """An engine that several tests use; each opens its own streams."""
+
+    engine: Any
+    avatar: DiffusionAvatar
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Shared]:
+    async def begin() -> Shared:
+        engine: Any = await open_engine(TINY)
+        return Shared(engine, await engine.prepare(str(PORTRAIT)))
+
+    opened = asyncio.run(begin())  # nothing of an engine belongs to an event loop
+    yield opened
+    asyncio.run(opened.engine.aclose())
+
+
+def window(engine: Engine, chunk: int, *, loudness: float = 0.1) -> SpeechWindow:
+    size = engine.info.chunk_samples + engine.info.lookahead_samples
+    draw = np.random.default_rng(chunk)
+    samples = (loudness * draw.standard_normal(size)).astype(np.float32)
+    return SpeechWindow(chunk, samples, size, speaking=True)
+
+
+async def make(engine: Engine, stream: Any, chunks: range, **options: float) -> list[np.ndarray]:
+    """Make chunks with the pipeline full."""
+    images, waiting = [], list[ChunkTicket]()
+    for chunk in chunks:
+        waiting.append(stream.submit(window(engine, chunk, **options), Controls()))
+        if len(waiting) == engine.info.pipeline_depth:
+            images.append((await waiting.pop(0).frames()).images)
+    return [*images, *[(await ticket.frames()).images for ticket in waiting]]
+
+
+async def test_photo_and_speech_to_frames(shared: Shared) -> None:
+    engine, avatar = shared.engine, shared.avatar
+    info = engine.info
+    assert (info.width, info.height, info.frames_per_chunk, info.pipeline_depth) == (128, 192, 4, 2)
+    assert info.step_s > 0
+    assert info.decode_s > 0
+    assert info.devices[0].name == "cpu"
+    assert avatar.warnings == ()
+    stream = await engine.open_stream(avatar, seed=3)
+    images = await make(engine, stream, range(9))
+    assert all(i.shape == (4, 192, 128, 3) and i.dtype == np.uint8 for i in images)
+    assert all(i.flags.writeable and i.flags.owndata for i in images), "the receiver owns them"
+    same = await make(engine, await engine.open_stream(avatar, seed=3), range(9))
+    assert all(np.array_equal(a, b) for a, b in zip(images, same, strict=True))
+    other = await make(engine, await engine.open_stream(avatar, seed=4), range(1))
+    assert not np.array_equal(images[0], other[0])
+    silent = await make(engine, await engine.open_stream(avatar, seed=3), range(3), loudness=0)
+    assert not np.array_equal(images[2], silent[2]), "speech changes the picture"
+
+
+async def test_busy_and_out_of_order(shared: Shared) -> None:
+    engine, avatar = shared.engine, shared.avatar
+    stream = await engine.open_stream(avatar)
+    with pytest.raises(ValueError, match="chunk 1 submitted, 0 expected"):
+        stream.submit(window(engine, 1), Controls())
+    short = SpeechWindow(0, np.zeros(10, np.float32), 10, speaking=False)
+    with pytest.raises(ValueError, match=r"samples have shape \(10,\), not \(6550,\)"):
+        stream.submit(short, Controls())
+    tickets = [stream.submit(window(engine, c), Controls()) for c in range(2)]
+    with pytest.raises(EngineBusy, match="2 chunks are outstanding"):
+        stream.submit(window(engine, 2), Controls())
+    assert [(await t.frames()).chunk_index for t in tickets] == [0, 1]
+    stream.submit(window(engine, 2), Controls())
+
+
+async def test_rewind_drops_and_makes_the_same_again(shared: Shared) -> None:
+    engine, avatar = shared.engine, shared.avatar
+    stream = await engine.open_stream(avatar)
+    first = await make(engine, stream, range(10))
+    dropped = [stream.submit(window(engine, c), Controls()) for c in (10, 11)]
+    await stream.rewind(5)
+    for ticket in dropped:
+        with pytest.raises(ChunkDropped):
+            await ticket.frames()
+    again = await make(engine, stream, range(6, 10))
+    assert all(np.array_equal(a, b) for a, b in zip(again, first[6:], strict=True))
+    with pytest.raises(ValueError, match="cannot rewind to chunk 2"):
+        await stream.rewind(2)
+    await stream.rewind(-1)
+    assert np.array_equal((await make(engine, stream, range(1)))[0], first[0])
+
+
+async def test_rewind_to_a_chunk_that_is_still_waiting(shared: Shared) -> None:
+    engine, avatar = shared.engine, shared.avatar
+    stream = await engine.open_stream(avatar)
+    kept, dropped = (stream.submit(window(engine, c), Controls()) for c in (0, 1))
+    await stream.rewind(0)
+    with pytest.raises(ChunkDropped):
+        await dropped.frames()
+    assert (await kept.frames()).chunk_index == 0
+    assert len(await make(engine, stream, range(1, 3))) == 2
+
+
+async def test_every_chunk_back_to_the_promised_depth_can_be_returned_to(shared: Shared) -> None:
+    engine, avatar = shared.engine, shared.avatar
+    stream = await engine.open_stream(avatar)
+    await make(engine, stream, range(9))
+    await stream.rewind(8 - (2 * engine.info.pipeline_depth + 2))
+    await make(engine, stream, range(3, 5))
+
+
+async def test_two_streams_do_not_disturb_each_other(shared: Shared) -> None:
+    engine, avatar = shared.engine, shared.avatar
+    alone = await make(engine, await engine.open_stream(avatar, seed=1), range(4))
+    streams = [await engine.open_stream(avatar, seed=s) for s in (1, 2)]
+    both = await asyncio.gather(*(make(engine, s, range(4)) for s in streams))
+    assert all(np.array_equal(a, b) for a, b in zip(alone, both[0], strict=True))
+    assert not np.array_equal(both[0][3], both[1][3])
+
+
+async def test_decoder_and_ranks_work_at_the_same_time(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decoder holds chunk 0 until chunk 1 is being denoised: in turn, this would never end."""
+    engine, avatar = shared.engine, shared.avatar
+    second_began = threading.Event()
+    run, decode = Denoiser.run, DiffusionStream._decode
+
+    def watched_run(self: Denoiser, work: Any) -> Any:
+        if work.slots.chunk == 1:
+            second_began.set()
+        return run(self, work)
+
+    def waiting_decode(self: Any, order: Any, *rest: Any) -> None:
+        if order.window.chunk_index == 0:
+            assert second_began.wait(30)
+        decode(self, order, *rest)
+
+    monkeypatch.setattr(Denoiser, "run", watched_run)
+    monkeypatch.setattr(DiffusionStream, "_decode", waiting_decode)
+    stream = await engine.open_stream(avatar)
+    assert len(await make(engine, stream, range(2))) == 2
+
+
+async def test_a_failing_rank_is_named_and_the_start_is_always_a_way_back(
+    shared: Shared,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, avatar = shared.engine, shared.avatar
+    run = Denoiser.run
+
+    def failing(self: Denoiser, work: Any) -> Any:
+        if work.slots.chunk == 3 and threading.current_thread().name.endswith("rank-1"):
+            raise ZeroDivisionError("a cosmic ray")
+        return run(self, work)
+
+    stream = await engine.open_stream(avatar)
+    first = await make(engine, stream, range(3))
+    with monkeypatch.context() as patch:
+        patch.setattr(Denoiser, "run", failing)
+        tickets = [stream.submit(window(engine, c), Controls()) for c in (3, 4)]
+        message = r"failed at chunk 3: rank 1 of 2: ZeroDivisionError\('a cosmic ray'\)"
+        with pytest.raises(EngineFailed, match=message) as caught:
+            await tickets[0].frames()
+        assert isinstance(caught.value.__cause__, RankFailed)
+        with pytest.raises(EngineFailed, match="rank 1 of 2"):
+            await tickets[1].frames()
+    await stream.rewind(2)
+    after = await make(engine, stream, range(3, 5))
+    fresh = await make(engine, await engine.open_stream(avatar), range(5))
+    assert all(np.array_equal(a, b) for a, b in zip([*first, *after], fresh, strict=True))
+
+
+async def test_a_failing_decoder_fails_its_chunk(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, avatar = shared.engine, shared.avatar
+    stream = await engine.open_stream(avatar)
+    decoder = engine._parts.decoder
+
+    def broken(latent: Any, state: Any) -> Any:
+        raise torch.OutOfMemoryError("no room for frames")
+
+    monkeypatch.setattr(decoder, "decode", broken)
+    ticket = stream.submit(window(engine, 0), Controls())
+    with pytest.raises(OutOfMemory, match="no room for frames"):
+        await ticket.frames()
+
+
+async def test_closing_leaves_no_threads_and_no_open_ticket() -> None:
+    before = {t for t in threading.enumerate() if t.name.startswith("talking-avatar")}
+    async with opened() as (engine, avatar):
+        stream = await engine.open_stream(avatar)
+        tickets = [stream.submit(window(engine, c), Controls()) for c in range(2)]
+        await engine.aclose()
+        for ticket in tickets:
+            with pytest.raises(ChunkDropped):
+                await ticket.frames()
+        await stream.aclose()
+        with pytest.raises(EngineError, match="the stream is closed"):
+            stream.submit(window(engine, 2), Controls())
+        with pytest.raises(EngineError, match="the engine is closed"):
+            await engine.open_stream(avatar)
+    after = {t for t in threading.enumerate() if t.name.startswith("talking-avatar")}
+    assert after == before
+
+
+async def test_another_engines_avatar_is_refused(shared: Shared) -> None:
+    with pytest.raises(TypeError, match="str was not prepared by a diffusion engine"):
+        await shared.engine.open_stream("a face")
+
+
+@pytest.mark.parametrize(
+    ("precision", "kv_precision"), [("bf16", "bf16"), ("fp8", "fp8"), ("fp32", "bf16")]
+)
+async def test_every_precision_runs(precision: str, kv_precision: str) -> None:
+    config = TINY.model_copy(
+        update={"precision": precision, "kv_precision": kv_precision, "devices": ("cpu",)}
+    )
+    async with opened(config) as (engine, avatar):
+        images = await make(engine, await engine.open_stream(avatar), range(2))
+        assert images[1].std() > 0
+
+
+async def test_a_checkpoint_folder_of_another_arrangement(tiny_wan: Any, tmp_path: Path) -> None:
+    """Text, no conditioning tokens, norms across ranks: all of it comes from the folder."""
+    save_checkpoint(random_weights(tiny_wan, 1), tmp_path / "wan", precision="fp32")
+    config = DiffusionConfig(
+        checkpoint=tmp_path / "wan", devices=("cpu",) * 3, precision="fp32", kv_precision="fp32"
+    )
+    async with opened(config) as (engine, avatar):
+        assert engine.info.lookahead_samples == 0
+        assert engine.info.controls == frozenset()
+        images = await make(engine, await engine.open_stream(avatar), range(2))
+        assert images[1].shape == (4, 192, 128, 3)
+    wrong = config.model_copy(update={"model": "avatar-57b"})
+    wrong.model_fields_set.add("model")
+    with pytest.raises(CheckpointError, match="another model"):
+        await open_engine(wrong)
+
+
+@pytest.fixture
+def _no_threads_left() -> Iterator[None]:
+    before = threading.active_count()
+    yield
+    assert threading.active_count() <= before + 1  # asyncio's own helper thread
+
+
+@pytest.mark.usefixtures("_no_threads_left")
+async def test_what_cannot_be_opened() -> None:
+    with pytest.raises(CheckpointError, match="avatar-small has no checkpoint to load"):
+        await open_engine(DiffusionConfig())
+    with pytest.raises(ValueError, match="no model is called 'huge'"):
+        await open_engine(DiffusionConfig(model="huge", weights="random"))
+    with pytest.raises(CheckpointError, match="flow"):
+        await open_engine(DiffusionConfig(model="avatar-small", weights="random"))
+    with pytest.raises(OutOfMemory, match=r"avatar-57b needs \d+\.\d GB on cpu"):
+        await open_engine(DiffusionConfig(model="avatar-57b", weights="random", precision="fp32"))
+
+
+@pytest.mark.parametrize("missing", ["torch", "safetensors"])
+def test_without_its_extra_the_engine_says_how_to_get_it(missing: str) -> None:
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None\n"
+        "import asyncio\n"
+        "from talking_avatar import DiffusionConfig, MissingDependency, open_engine\n"
+        "try:\n"
+        "    asyncio.run(open_engine(DiffusionConfig()))\n"
+        "except MissingDependency as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert f"needs {missing}" in done.stdout, done.stderr
+    assert 'pip install "talking-avatar[diffusion]"' in done.stdout
