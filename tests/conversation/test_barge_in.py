@@ -175,7 +175,7 @@ async def test_pause_and_resume_continue_with_the_next_sample(open_stage: OpenSt
         await stage.session.pause()
         num_spoken = len(stage.transport.sent)
         await asyncio.sleep(2)
-        pause = [frame for frame in stage.transport.frames[num_spoken:]]
+        pause = stage.transport.frames[num_spoken:]
         await stage.session.resume()
         result = await turn
     assert 46 <= len(pause) <= 49

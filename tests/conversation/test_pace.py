@@ -89,7 +89,7 @@ async def test_an_engine_at_90_percent_stalls_picture_and_sound_together() -> No
     assert stats.missed_chunks.generate == stats.missed_chunks.total > 0
     spoken = [sent.at for sent in transport.sent if sent.frame.turn_id == 1]
     took_s = spoken[-1] - spoken[0] + 1 / 24
-    assert took_s == pytest.approx(20 / 0.9, rel=0.02), "no faster and no slower than it can"
+    assert took_s == pytest.approx(20 / 0.9, rel=0.03), "as fast as the engine"
     assert took_s == pytest.approx(20 + result.stalled_s, abs=0.05)
     waits = np.diff(spoken)
     assert (waits > 1.5 / 24).sum() <= 30, "pauses are few and whole, not between all syllables"
