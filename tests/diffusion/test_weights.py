@@ -230,6 +230,19 @@ def test_the_ranks_together_hold_the_whole_and_zeros(
         assert not added.any()
 
 
+def test_ranks_that_hold_only_zeros_load_from_shards(tmp_path: Path) -> None:
+    weights = random_weights(UNEVEN, 2)
+    save_checkpoint(weights, tmp_path / "new", precision="fp8")
+    down, scale = "layers.0.feed_forward.down.weight", "layers.0.feed_forward.down.weight_scale"
+    with open_checkpoint(tmp_path / "new") as shards:
+        for rank in range(8):
+            mine, theirs = (filled(source, 8, rank, fp8=True) for source in (shards, weights))
+            assert same(mine, theirs)
+            assert bool(mine[down].float().any()) == (rank < 7)
+            assert bool(mine["layers.0.attention.qkv.weight"].float().any()) == (rank < 6)
+            assert torch.equal(mine[scale], quantize(weights.dit.read(down))[1])
+
+
 def test_padding_is_there_to_be_tested() -> None:
     specs = {spec.name: spec for spec in tensor_specs(UNEVEN, 4)}
     assert specs[MATRIX].padded == 8 * 16 > 6 * 16

@@ -6,8 +6,9 @@ A checkpoint is a folder (docs/checkpoints.md):
     dit/            the DiT's tensors, named as in `talking_avatar.engine.diffusion.layout`
     codec/          the video codec's: encoder.…, decoder.…
 
-Rooms: `checkpoint` opens one (or draws random weights), `rank_part` gives a rank its parameters,
-`codec` builds encoder and decoder, `quantize` saves the FP8 form, `wan_import` converts diffusers'
-Wan2.2-TI2V-5B. Below them `source` is the seam, `shards` and `random_source` its two kinds,
+Rooms: `checkpoint` opens one (or draws random weights), `rank_part` fills a rank's tensors, `codec`
+builds encoder and decoder, `save` writes one in any precision, `wan_import` reads diffusers'
+Wan2.2-TI2V-5B as if it were one, `commands` is what the command line does with whole folders.
+Below them `source` is the seam, `shards`, `random_source` and `wan_import` its kinds, and
 `shard_writer` the way back to disk. safetensors only, never pickle.
 """
