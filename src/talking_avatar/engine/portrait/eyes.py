@@ -95,7 +95,9 @@ class Eye:
         source = np.stack(self.frame.image(u - across * rigid, v - down * rigid))
         ball = warp(self._eyeball, box, source)
         inside = np.minimum(v - self._upper(u), self._lower(u) - v)
-        cover = np.clip(box.enlarge(inside) / 1.6, 0, 1)
+        # The painted rim of the eyeball comes in with the first pixel of motion, not at once.
+        begun = float(smoothstep(np.hypot(across, down), 0.0, 1.0))
+        cover = np.clip(box.enlarge(inside) * (begun / 1.6), 0, 1) * begun
         return _blend(made, ball, cover)
 
     def _close(self, made: Pixels, box: Grid, u: Array, v: Array, blink: float) -> Pixels:

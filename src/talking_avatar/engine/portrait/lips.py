@@ -14,7 +14,7 @@ from talking_avatar.engine.portrait.framed import FramedPhoto
 from talking_avatar.engine.portrait.geometry import Array, smoothstep
 from talking_avatar.engine.portrait.grid import Grid, Pixels, Texture, warp
 from talking_avatar.engine.portrait.interior import Interior
-from talking_avatar.engine.portrait.mouth import MouthMotion, MouthRig
+from talking_avatar.engine.portrait.mouth import MouthPose, MouthRig
 
 _ASIDE = 1.26
 """The box reaches this far aside, in half mouth widths: beyond the corners at full smile."""
@@ -30,37 +30,28 @@ class Lips:
         self._interior = Interior(photo, rig.lines, texture)
         self._upper, self._lower = self._cut_out(texture)
 
-    def draw(
-        self,
-        frame: Pixels,
-        shape: MouthShape,
-        motion: MouthMotion,
-        place: Array,
-        upper: Array,
-        lower: Array,
-    ) -> None:
-        """Compose the mouth into ``frame``, which holds the warped photo.
-
-        Args:
-            frame: RGB (H, W, 3), written in place.
-            shape: The mouth's.
-            motion: The same in pixels.
-            place: Position of each node of the mouth's grid on the unmoved head.
-            upper: Positions in the photo on the upper lip's layer.
-            lower: The same on the lower lip's.
-        """
-        own = self._own_share(shape)
-        box = self._box(motion, place, frame)
+    def draw(self, frame: Pixels, pose: MouthPose) -> None:
+        """Compose the mouth into ``frame``, RGB (H, W, 3), which holds the warped photo."""
+        own = self._own_share(pose.shape)
+        box = self._box(pose, frame.shape[1], frame.shape[0])
         if own >= 1 or box is None:
             return
-        window = (slice(None), *self._rig.grid.window(box))
-        high = warp(self._upper, box, upper[window])
-        low = warp(self._lower, box, lower[window])
-        made = self._compose(high, low, box, place[window], motion, shape)
+        made = self._compose(box, pose)
         rows, columns = box.slices
         target = frame[rows, columns]
         made = made[: target.shape[0], : target.shape[1]]
         target[:] = cv2.addWeighted(target, own, made, 1 - own, 0) if own > 0 else made
+
+    def gap(self, pose: MouthPose, width: int, height: int) -> Array:
+        """Return how much of the inner mouth each pixel shows, float32 (height, width), 0 to 1."""
+        whole = np.zeros((height, width), np.float32)
+        box = self._box(pose, width, height)
+        if box is not None:
+            rows, columns = box.slices
+            target = whole[rows, columns]
+            gap = self._layers(box, pose)[-1]
+            target[:] = gap[: target.shape[0], : target.shape[1]]
+        return whole
 
     def _own_share(self, shape: MouthShape) -> float:
         """1 where nothing moves in a photo whose mouth is open: its own pixels are then best."""
@@ -70,9 +61,9 @@ class Lips:
         amount = sum(moves) + abs(shape.spread) + abs(shape.smile)
         return 1 - float(smoothstep(amount, 0.0, 0.15))
 
-    def _box(self, motion: MouthMotion, place: Array, frame: Pixels) -> Grid | None:
+    def _box(self, pose: MouthPose, width: int, height: int) -> Grid | None:
         """Find the part of the mouth's grid where the layers differ."""
-        lines, grid = self._lines, self._rig.grid
+        lines, grid, motion = self._lines, self._rig.grid, pose.motion
         half = lines.frame.half
         margin = (0.14 + 0.2 * abs(motion.smile) + 0.05 * motion.pucker) * half
         high = float(lines.upper.values.min()) - motion.lift - margin
@@ -81,9 +72,8 @@ class Lips:
         u = np.array([-aside, aside, -aside, aside], np.float32)
         v = np.array([high, high, low, low], np.float32)
         corner_x, corner_y = lines.frame.image(u, v)
-        shift = self._shift(place)
+        shift = self._shift(pose.place)
         corner_x, corner_y = corner_x + shift[0], corner_y + shift[1]
-        height, width = frame.shape[:2]
         x0, x1 = max(corner_x.min(), grid.x0), min(corner_x.max(), grid.x0 + grid.width, width)
         y0, y1 = max(corner_y.min(), grid.y0), min(corner_y.max(), grid.y0 + grid.height, height)
         return Grid.over(x0, y0, x1, y1, grid.step) if x1 > x0 and y1 > y0 else None
@@ -96,30 +86,31 @@ class Lips:
         row = int(np.clip((y - grid.y0) / grid.step + 1, 0, grid.rows))
         return np.asarray(self._rig.nodes[:, row, column] - place[:, row, column])
 
-    def _compose(
-        self,
-        high: Pixels,
-        low: Pixels,
-        box: Grid,
-        place: Array,
-        motion: MouthMotion,
-        shape: MouthShape,
-    ) -> Pixels:
+    def _layers(self, box: Grid, pose: MouthPose) -> tuple[Pixels, Pixels, Array, Array, Array]:
+        """Warp both lips: their pixels, their weights, and that of the gap between them."""
+        window = (slice(None), *self._rig.grid.window(box))
+        high = warp(self._upper, box, pose.upper[window])
+        low = warp(self._lower, box, pose.lower[window])
         low_weight = low[..., 3].astype(np.float32) / 255
         rest = 1 - low_weight
         high_weight = rest * high[..., 3] / 255
-        gap = rest - high_weight
-        made = cv2.blendLinear(high, low, high_weight, low_weight)[..., :3]
+        return high, low, high_weight, low_weight, rest - high_weight
+
+    def _compose(self, box: Grid, pose: MouthPose) -> Pixels:
+        high, low, high_weight, low_weight, gap = self._layers(box, pose)
+        mixed = cv2.blendLinear(high, low, high_weight, low_weight)
+        made = np.asarray(mixed[..., :3], np.uint8)
         x, y, width, height = cv2.boundingRect((gap > 0.004).astype(np.uint8))
         if not width:
-            return np.asarray(made)
+            return made
         part = (slice(y, y + height), slice(x, x + width))
-        xs, ys = (np.ascontiguousarray(box.enlarge(axis)[part]) for axis in place)
+        window = self._rig.grid.window(box)
+        xs, ys = (np.ascontiguousarray(box.enlarge(axis[window])[part]) for axis in pose.place)
         u, v = self._lines.frame.local(np.stack([xs, ys], -1))
-        inner = self._interior.render(u, v, motion, shape)
+        inner = self._interior.render(u, v, pose.motion, pose.shape)
         weight = gap[part][..., None]
         made[part] = np.clip(made[part] * (1 - weight) + inner * weight + 0.5, 0, 255)
-        return np.asarray(made)
+        return made
 
     def _cut_out(self, texture: Texture) -> tuple[Texture, Texture]:
         """Cut the lips out of the photo, each continued past its edge in its own color."""

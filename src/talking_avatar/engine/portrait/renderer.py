@@ -6,18 +6,37 @@ frames: one renderer may serve any number of streams and threads.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import cv2
 import numpy as np
 
 from talking_avatar.engine.portrait.eyes import Eye, eyes_of
-from talking_avatar.engine.portrait.face import FaceState, MouthShape
+from talking_avatar.engine.portrait.face import FaceState
 from talking_avatar.engine.portrait.framed import FramedPhoto
 from talking_avatar.engine.portrait.geometry import Array
 from talking_avatar.engine.portrait.grid import Pixels, Texture, warp_into
 from talking_avatar.engine.portrait.head import HeadRig
 from talking_avatar.engine.portrait.liplines import find_lip_lines
 from talking_avatar.engine.portrait.lips import Lips
-from talking_avatar.engine.portrait.mouth import MouthMotion, MouthRig
+from talking_avatar.engine.portrait.mouth import MouthPose, MouthRig
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameLayers:
+    """How the pixels of a frame come about. Blinks and glances are not in it.
+
+    Attributes:
+        flow: float32 (2, rows, columns): a pixel at (x, y) is taken from the photo at
+            (x + flow[0], y + flow[1]). One value per cell of ``step`` by ``step`` pixels, at its
+            middle.
+        step: Pixels per cell.
+        mouth: float32 (H, W): share of each pixel that shows the inner mouth.
+    """
+
+    flow: Array
+    step: int
+    mouth: Array
 
 
 class PortraitRenderer:
@@ -39,35 +58,57 @@ class PortraitRenderer:
         nodes = (self._mouth.nodes - self._head.nodes[:, :1, :1]) / self._head.grid.step
         self._mouth_in_head = nodes.astype(np.float32)
 
-    def render(self, state: FaceState) -> Pixels:
+    def render(self, state: FaceState, out: Pixels | None = None) -> Pixels:
         """Draw a frame.
 
         Args:
             state: How the face looks.
+            out: Where to draw, uint8 (H, W, 3) in one piece; a new array when left out.
 
         Returns:
-            A new uint8 RGB array (H, W, 3).
+            uint8 RGB (H, W, 3).
+
+        Raises:
+            ValueError: ``out`` does not fit.
         """
-        frame = np.empty((self.height, self.width, 3), np.uint8)
+        shape = (self.height, self.width, 3)
+        frame = np.empty(shape, np.uint8) if out is None else out
+        if frame.shape != shape or frame.dtype != np.uint8 or not frame.flags.c_contiguous:
+            raise ValueError(f"out must be a contiguous uint8 array of shape {shape}")
         head = self._head
         moved = head.displacement(state)
         place = head.nodes - moved
         for part in self._around:
             window = (slice(None), *head.grid.window(part))
             warp_into(frame, self._texture, part, place[window])
-        self._draw_mouth(frame, state.mouth, moved)
+        pose = self._pose(state, moved)
+        warp_into(frame, self._texture, self._mouth.grid, self._mouth.shown(pose))
+        self._lips.draw(frame, pose)
         for eye in self._eyes:
             eye.draw(frame, state, head.grid, place)
         return frame
 
-    def _draw_mouth(self, frame: Pixels, shape: MouthShape, moved: Array) -> None:
-        rig = self._mouth
-        motion = MouthMotion.of(shape, rig.lines)
-        place = rig.nodes - sample(moved, self._mouth_in_head)
-        upper, lower = rig.sources(motion, place)
-        shown = np.where(rig.shows_upper(upper), upper, lower)
-        warp_into(frame, self._texture, rig.grid, shown)
-        self._lips.draw(frame, shape, motion, place, upper, lower)
+    def layers(self, state: FaceState) -> FrameLayers:
+        """Return how the pixels of a frame come about, for models that learn from this one."""
+        head, mouth = self._head, self._mouth
+        moved = head.displacement(state)
+        pose = self._pose(state, moved)
+        flow = -moved[:, 1:-1, 1:-1]
+        inside = self._mouth.shown(pose) - mouth.nodes
+        columns, rows = (
+            n * mouth.grid.step // head.grid.step for n in (mouth.grid.columns, mouth.grid.rows)
+        )
+        top, left = ((start // head.grid.step) for start in (mouth.grid.y0, mouth.grid.x0))
+        for axis in range(2):
+            cells = cv2.resize(
+                inside[axis, 1:-1, 1:-1], (columns, rows), interpolation=cv2.INTER_AREA
+            )
+            flow[axis, top : top + rows, left : left + columns] = cells
+        return FrameLayers(flow, head.grid.step, self._lips.gap(pose, self.width, self.height))
+
+    def _pose(self, state: FaceState, moved: Array) -> MouthPose:
+        place = self._mouth.nodes - sample(moved, self._mouth_in_head)
+        return self._mouth.pose(state.mouth, place)
 
 
 def sample(field: Array, at: Array) -> Array:
