@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from talking_avatar.engine.base import FPS, Controls
-from talking_avatar.engine.portrait import motion
+from talking_avatar.engine.portrait import dice, motion
 from talking_avatar.engine.portrait.face import FaceState
 
 MOVES = ("yaw", "pitch", "roll", "shift_x", "shift_y", "breath", "brow")
@@ -204,3 +204,21 @@ def test_a_kept_state_lives_on_the_same() -> None:
         runs.append(faces)
     assert runs[0] == runs[1]
     assert replace(kept) == kept
+
+
+def test_chance_is_fair_and_independent() -> None:
+    drawn = np.array([[dice.uniform(seed, "a", k) for k in range(4_000)] for seed in (0, 1)])
+    other = np.array([dice.uniform(0, "b", k) for k in range(4_000)])
+    assert np.abs(np.histogram(drawn[0], bins=10, range=(0, 1))[0] / 400 - 1).max() < 0.2
+    for a, b in ((drawn[0], drawn[1]), (drawn[0], other), (drawn[0][1:], drawn[0][:-1])):
+        assert abs(np.corrcoef(a, b)[0, 1]) < 0.05
+    bell = np.array([dice.normal(3, "c", k) for k in range(4_000)])
+    assert abs(bell.mean()) < 0.05
+    assert bell.std() == pytest.approx(0.97, abs=0.04)
+
+
+def test_drift_is_smooth_at_its_knots() -> None:
+    path = np.array([dice.drift(1, "d", k / 1_000, 0.5) for k in range(10_000)])
+    # A speed that jumped at a knot would show as a bend of about 1,000 per second squared.
+    assert np.abs(np.diff(path, 2)).max() * 1e6 < 60
+    assert 0.4 < path.std() < 1.0

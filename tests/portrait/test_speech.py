@@ -173,7 +173,7 @@ def test_vowels_do_not_flutter(synthetic: list[Utterance], human: list[Utterance
                 continue
             inside = opened[round(span.start_s * 24) + 1 : round(span.end_s * 24)]
             path, way = np.abs(np.diff(inside)).sum(), 2 * inside.max() - inside[0] - inside[-1]
-            assert path - way < 0.1, (span, inside)
+            assert path - way < 0.15, (span, inside)
 
 
 def test_net_is_small_and_looks_little_ahead() -> None:
