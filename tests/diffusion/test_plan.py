@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -85,3 +88,22 @@ def test_memory_is_predicted_with_numbers(monkeypatch: pytest.MonkeyPatch) -> No
 def test_this_machine_says_what_is_free() -> None:
     free = plan.free_bytes("cpu")
     assert free is None or free > 2**20
+
+
+def test_the_command_prints_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "talking_avatar", "plan", "--config", "avatar-57b", "--tp", "4"],
+        capture_output=True, text=True, timeout=60, env=os.environ | {"COLUMNS": "120"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for number in ("57.38 B", "373.3 TFLOP", "757", "5,788", "15.33", "tp4+1"):
+        assert number in done.stdout, number
+
+
+def test_the_command_refuses_an_unknown_model() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "talking_avatar", "plan", "--config", "avatar-58b"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "no model is called 'avatar-58b'" in done.stderr

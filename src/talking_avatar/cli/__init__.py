@@ -15,6 +15,7 @@ import typer
 
 from talking_avatar._version import __version__
 from talking_avatar.cli.doctor import doctor
+from talking_avatar.cli.plan import plan
 from talking_avatar.cli.render import demo, render
 from talking_avatar.cli.weights import weights_app
 
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.command()(render)
 app.command()(demo)
 app.command()(doctor)
+app.command()(plan)
 app.add_typer(weights_app, name="weights")
 
 

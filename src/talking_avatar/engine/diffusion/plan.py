@@ -155,58 +155,60 @@ def weight_bytes(config: AvatarDiTConfig, tp: int, precision: Precision) -> int:
     return total
 
 
-def render(report: PlanReport) -> RenderableType:
-    """Lay a report out as a table for a terminal."""
+def render(*reports: PlanReport) -> RenderableType:
+    """Lay reports of one model out for a terminal: what it is, then a column per placement."""
+    from rich.console import Group
     from rich.table import Table
 
-    table = Table("", "", show_header=False, title=f"{report.config.name}, {report.placement.name}")
-    for name, value in _rows(report):
-        table.add_row(name, value)
-    return table
+    config = reports[0].config
+    model = Table("", "", show_header=False, box=None, title=config.name, title_justify="left")
+    for name, value in _model_rows(reports[0]):
+        model.add_row(name, value)
+    placements = Table("", *(report.placement.name for report in reports), box=None)
+    columns = [_placement_rows(report) for report in reports]
+    for row in zip(*columns, strict=True):
+        placements.add_row(row[0][0], *(value for _, value in row))
+    return Group(model, "", placements)
 
 
-def _rows(report: PlanReport) -> list[tuple[str, str]]:
-    config, placement = report.config, report.placement
+def _model_rows(report: PlanReport) -> list[tuple[str, str]]:
+    config = report.config
     flops = report.linear_flops + report.attention_flops
     rows, columns = config.grid
-    live = "can be live" if report.can_be_live else "REFUSED: cannot be live"
+    tokens = f"{config.chunk_tokens:,}"
     return [
-        ("parameters in the layers", f"{report.token_parameters / 1e9:.2f} B"),
-        ("parameters in all", f"{report.parameters / 1e9:.2f} B"),
-        ("picture", f"{config.width} x {config.height}, {config.frames_per_chunk} frames a chunk"),
-        (
-            "tokens a chunk",
-            f"{config.chunk_tokens:,} = {rows} x {columns} patches + {config.num_conditioning}",
-        ),
-        (
-            "attended",
-            f"{config.attended:,} = sink {config.num_sink:,} + {config.window} x "
-            f"{config.chunk_tokens:,}",
-        ),
-        ("stored", f"{config.stored:,} slots, {config.spare} chunks spare"),
-        (
-            "positions",
-            f"{config.first_position} to {config.max_position}, a reset every "
-            f"{config.reset_interval} chunks",
-        ),
-        (
-            "work a chunk",
-            f"{flops / 1e12:.1f} TFLOP = {report.linear_flops / 1e12:.1f} linear + "
-            f"{report.attention_flops / 1e12:.1f} attention",
-        ),
-        ("work live", f"{config.flops_per_s / 1e15:.3f} PFLOP/s"),
-        ("GPUs held", f"{placement.gpus_held} ({placement.name})"),
-        ("weights a rank", f"{report.weight_bytes / 1e9:.2f} GB {report.precision}"),
-        (
-            "cache a rank",
-            f"{report.kv_bytes / 1e9:.2f} GB {report.kv_precision} + "
-            f"{report.kv_scale_bytes / 1e9:.2f} GB scales",
-        ),
-        ("memory a rank", f"{report.rank_bytes / 1e9:.2f} GB with one stream"),
-        (
-            "floor of a step",
-            f"{report.floor_s * 1e3:.1f} ms of {config.chunk_s * 1e3:.1f} on an H200: {live}",
-        ),
+        ("parameters", f"{_count(report.token_parameters)} in the layers' matrices, "
+                       f"{_count(report.parameters)} in all"),
+        ("a chunk", f"{config.frames_per_chunk} frames of {config.width} x {config.height}, "
+                    f"{config.chunk_s * 1e3:.1f} ms, {len(config.sigmas)} passes"),
+        ("tokens", f"{tokens} = {rows} x {columns} patches + {config.num_conditioning}"),
+        ("attended", f"{config.attended:,} = {config.num_sink:,} sink + {config.window} x {tokens}"),
+        ("stored", f"{config.stored:,} slots = attended + {config.spare} spare chunks"),
+        ("positions", f"{config.first_position} to {config.max_position}, a reset every "
+                      f"{config.reset_interval} chunks"),
+        ("work", f"{flops / 1e12:.1f} TFLOP a chunk = {report.linear_flops / 1e12:.1f} linear + "
+                 f"{report.attention_flops / 1e12:.1f} attention"),
+        ("live", f"{config.flops_per_s / 1e15:.3f} PFLOP/s"),
+    ]  # fmt: skip
+
+
+def _count(parameters: int) -> str:
+    if parameters >= 1e9:
+        return f"{parameters / 1e9:.2f} B"
+    return f"{parameters / 1e6:.2f} M"
+
+
+def _placement_rows(report: PlanReport) -> list[tuple[str, str]]:
+    heads = padded_heads(report.config, report.placement.tp) // report.placement.tp
+    return [
+        ("GPUs held", f"{report.placement.gpus_held}"),
+        ("heads a rank", f"{heads}"),
+        (f"weights a rank, {report.precision}, GB", f"{report.weight_bytes / 1e9:.2f}"),
+        (f"cache a rank, {report.kv_precision}, GB", f"{report.kv_bytes / 1e9:.2f}"),
+        ("its scales, GB", f"{report.kv_scale_bytes / 1e9:.2f}"),
+        ("memory a rank, GB", f"{report.rank_bytes / 1e9:.2f}"),
+        ("least step on H200, ms", f"{report.floor_s * 1e3:.1f}"),
+        ("live", "possible" if report.can_be_live else "REFUSED"),
     ]
 
 
