@@ -9,6 +9,8 @@ import shutil
 
 import pytest
 
+pytest_plugins = ["talking_avatar.testing.plugin"]
+
 
 @functools.cache
 def _num_cuda_gpus() -> int:

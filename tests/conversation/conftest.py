@@ -12,8 +12,6 @@ import pytest
 from talking_avatar.session import AvatarSession
 from talking_avatar.testing import FakeEngine, FakeStream, RecordingTransport
 
-pytest_plugins = ["talking_avatar.testing.plugin"]
-
 ENGINES: dict[str, dict[str, Any]] = {
     "portrait": {"step_s": 0.015},
     "diffusion": {
