@@ -23,6 +23,7 @@ LAYERS: list[set[str]] = [
         "pacing",
         "stats",
         "transport",
+        "capacity",
         "cost",
         "ledger",
         "telemetry",

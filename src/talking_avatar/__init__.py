@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from talking_avatar.config import DiffusionConfig, EngineConfig, PortraitConfig
     from talking_avatar.engine import open_engine
     from talking_avatar.errors import (
+        AtCapacity,
         AudioFormatError,
         CheckpointError,
         EngineBusy,
@@ -45,6 +46,7 @@ _ROOMS = {
     "talking_avatar.config": ("DiffusionConfig", "EngineConfig", "PortraitConfig"),
     "talking_avatar.engine": ("open_engine",),
     "talking_avatar.errors": (
+        "AtCapacity",
         "AudioFormatError",
         "CheckpointError",
         "EngineBusy",
@@ -69,6 +71,7 @@ _ROOMS = {
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
+    "AtCapacity",
     "AudioFormat",
     "AudioFormatError",
     "AvatarSession",

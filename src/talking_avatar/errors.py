@@ -17,7 +17,8 @@
     ├── SessionError                the session cannot do that now
     │   ├── SessionClosed           it has ended
     │   ├── SessionNotStarted       it has not begun
-    │   └── TurnClosed              that turn takes no more speech
+    │   ├── TurnClosed              that turn takes no more speech
+    │   └── AtCapacity              the cores do not hold one more live session
     ├── TransportClosed             the other side of a transport has gone
     └── MissingDependency           an optional extra is not installed
 
@@ -144,6 +145,20 @@ class SessionNotStarted(SessionError):  # noqa: N818
 
 class TurnClosed(SessionError):  # noqa: N818
     """The turn takes no more speech: it was ended or interrupted."""
+
+
+class AtCapacity(SessionError):  # noqa: N818
+    """The cores do not hold one more live session.
+
+    Attributes:
+        needed_cores: What all of them together would need.
+        num_cores: What this process may use.
+    """
+
+    def __init__(self, message: str, *, needed_cores: float, num_cores: float) -> None:
+        super().__init__(message)
+        self.needed_cores = needed_cores
+        self.num_cores = num_cores
 
 
 class TransportClosed(TalkingAvatarError):  # noqa: N818

@@ -19,6 +19,7 @@ import anyio
 import structlog
 
 from talking_avatar.audio import Encoding
+from talking_avatar.capacity import PROCESS_CAPACITY
 from talking_avatar.config import DiffusionConfig, EngineConfig, PortraitConfig
 from talking_avatar.cost import Meter, Usage
 from talking_avatar.engine import open_engine
@@ -78,6 +79,8 @@ class AvatarSession:
         seed: Of the character's own motion.
         pixel_format: Layout of `Frame.image`: ``"rgb24"`` or ``"i420"``.
         face: Index of the face to take when the photo has several.
+        checks_capacity: Refuse to start a live session whose rendering the cores of this process
+            do not hold beside those that run; see `talking_avatar.capacity`.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class AvatarSession:
         seed: int = 0,
         pixel_format: PixelFormat = "rgb24",
         face: int | None = None,
+        checks_capacity: bool = True,
     ) -> None:
         if clock not in ("live", "unpaced"):
             raise ValueError(f"clock {clock!r} must be 'live' or 'unpaced'")
@@ -102,6 +106,7 @@ class AvatarSession:
         self._seed = seed
         self._pixel_format: PixelFormat = pixel_format
         self._face = face
+        self._checks_capacity = checks_capacity and clock == "live"
         self._stats = StatsRecorder()
         self._owner: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
@@ -122,6 +127,7 @@ class AvatarSession:
         Raises:
             PhotoError: The photo cannot become a character.
             MissingDependency: The engine's extra is not installed.
+            AtCapacity: The cores do not hold one more live session.
             SessionError: The session was started before; make a new one.
         """
         if self._owner is not None:
@@ -189,6 +195,7 @@ class AvatarSession:
         else:
             opened = engine
         self._info = opened.info
+        self._take_lease(stack, opened.info)
         self._meter = Meter(opened.info.devices)
         self._meter.start(loop.time())
         stack.callback(self._stop_meter)
@@ -208,6 +215,12 @@ class AvatarSession:
             stats=self._stats,
             meter=self._meter,
         )
+
+    def _take_lease(self, stack: AsyncExitStack, info: EngineInfo) -> None:
+        """Hold cores while the session lives, where it is cores that render."""
+        if self._checks_capacity and not any(device.is_gpu for device in info.devices):
+            PROCESS_CAPACITY.admit(info.step_s / info.chunk_s, self._loop_time())
+            stack.callback(lambda: PROCESS_CAPACITY.release(self._loop_time()))
 
     def _stop_meter(self) -> None:
         if self._meter is not None:
