@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -45,14 +45,6 @@ BASE = replace(named_config("wan2.2-ti2v-5b"), width=64, height=96, num_sink=6)
 GRID = (3, 2)
 CHANNELS, HEADS, HEAD_DIM, FFN, LAYERS, TEXT = 6, 3, 16, 56, 2, 20
 MEAN, STD = [0.1, -0.2, 0.3, 0.0, 0.5, -0.6], [1.5, 0.5, 2.0, 1.0, 0.25, 1.25]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

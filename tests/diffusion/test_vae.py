@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -29,14 +27,6 @@ from talking_avatar.engine.diffusion.decoder.resample import gather, spread  # n
 
 CONFIG = WanCodecConfig(latent_channels=4, encoder_width=8, decoder_width=8)
 SAME_SUMS_OTHER_ORDER = 1e-5
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import ctypes
 import json
 import shutil
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -52,14 +52,6 @@ TINY = named_config("tiny")
 UNEVEN = replace(TINY, num_heads=6, ffn=200)
 """6 heads and 200 columns: neither divides by 4; the columns not by 16 either."""
 MATRIX = "layers.0.attention.q.weight"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def allocate(
