@@ -56,6 +56,8 @@ class Eye:
         self._upper, self._lower = self._lids(points[list(upper)], points[list(lower)])
         _, brow_v = self.frame.local(points[list(brow)])
         self._brow = min(float(brow_v.mean()), float(self._upper.values.min()) - 0.25 * half)
+        self._lid_corners = self._corners(1.45, self._brow)
+        self._ball_corners = self._corners(1.1, float(self._upper.values.min()) - 0.1 * half)
         self._step = 4 if half >= 28 else 2
         self._photo = texture
         self._iris, self._eyeball, self._skin = self._paint(photo.image)
@@ -72,7 +74,7 @@ class Eye:
         blink = state.blink_left if self.is_left else state.blink_right
         if not blink and not state.gaze_x and not state.gaze_y:
             return
-        box = self._box(grid, place, frame)
+        box = self._box(self._lid_corners if blink else self._ball_corners, grid, place, frame)
         if box is None:
             return
         at = (box.nodes() - grid.nodes()[:, :1, :1]) / grid.step
@@ -136,15 +138,15 @@ class Eye:
         high, low = lids
         return Curve.over(knots, high), Curve.over(knots, np.maximum(low, high))
 
-    def _bounds(self) -> tuple[Array, Array]:
+    def _corners(self, aside: float, high: float) -> Array:
+        """Corners of a box around the eye, (2, 4), down to below the lower lid."""
         half = self.frame.half
-        u = np.array([-1.45, 1.45, -1.45, 1.45], np.float32) * half
         low = float(self._lower.values.max()) + 0.2 * half
-        v = np.array([self._brow, self._brow, low, low], np.float32)
-        return self.frame.image(u, v)
+        u = np.array([-aside, aside, -aside, aside], np.float32) * half
+        return np.stack(self.frame.image(u, np.array([high, high, low, low], np.float32)))
 
-    def _box(self, grid: Grid, place: Array, frame: Pixels) -> Grid | None:
-        xs, ys = self._bounds()
+    def _box(self, corners: Array, grid: Grid, place: Array, frame: Pixels) -> Grid | None:
+        xs, ys = corners
         x, y = self.frame.origin
         column = int(np.clip((x - grid.x0) / grid.step + 1, 0, grid.columns))
         row = int(np.clip((y - grid.y0) / grid.step + 1, 0, grid.rows))
@@ -156,7 +158,7 @@ class Eye:
 
     def _paint(self, image: Pixels) -> tuple[Iris, Texture, Texture]:
         """Find the iris; paint the whole eyeball, and the lid's skin without lashes."""
-        xs, ys = self._bounds()
+        xs, ys = self._lid_corners
         height, width = image.shape[:2]
         margin = 0.5 * self.frame.half  # a box on the moved head shows a little more
         x0, y0 = max(int(xs.min() - margin), 0), max(int(ys.min() - margin), 0)

@@ -129,7 +129,7 @@ class Lips:
         if lines.is_open:
             keep_up, keep_low, edge_up, edge_low = upper - 1.0, lower + 1.0, upper, lower
         else:  # the upper lip goes on a little under the lower one: closed, they show the photo
-            keep_up, keep_low, edge_up, edge_low = upper + 1.5, lower - 0.5, upper + 2.0, lower
+            keep_up, keep_low, edge_up, edge_low = upper + 0.6, lower - 0.5, upper + 1.8, lower
         cover_up = np.maximum(1 - smoothstep(v, edge_up - 0.9, edge_up + 0.9), outside)
         cover_low = smoothstep(v, edge_low - 0.9, edge_low + 0.9)
         layers = []

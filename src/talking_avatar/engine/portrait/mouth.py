@@ -44,7 +44,7 @@ _JAW_WEIGHTS = {
 _JAWLINE = (58, 172, 136, 150, 149, 176, 148, 152, 377, 400, 378, 379, 365, 397, 288)
 _NUM_INVERSIONS = 4
 """Fixed-point steps that turn a forward displacement into a sampling position. At the widest
-opening the shown rest is 0.1 to 1 px on the test portraits: less travel than asked, evenly, no tear."""
+opening what is left is 0.1 to 1 px on the test portraits: a little less travel, and no tear."""
 
 
 @dataclass(frozen=True, slots=True)
