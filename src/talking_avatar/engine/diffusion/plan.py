@@ -182,7 +182,8 @@ def _model_rows(report: PlanReport) -> list[tuple[str, str]]:
         ("a chunk", f"{config.frames_per_chunk} frames of {config.width} x {config.height}, "
                     f"{config.chunk_s * 1e3:.1f} ms, {len(config.sigmas)} passes"),
         ("tokens", f"{tokens} = {rows} x {columns} patches + {config.num_conditioning}"),
-        ("attended", f"{config.attended:,} = {config.num_sink:,} sink + {config.window} x {tokens}"),
+        ("attended", f"{config.attended:,} = {config.num_sink:,} sink + "
+                     f"{config.window} x {tokens}"),
         ("stored", f"{config.stored:,} slots = attended + {config.spare} spare chunks"),
         ("positions", f"{config.first_position} to {config.max_position}, a reset every "
                       f"{config.reset_interval} chunks"),

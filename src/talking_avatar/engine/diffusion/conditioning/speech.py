@@ -26,7 +26,7 @@ QUIETEST = 0.003
 ACTIVE_SHARE = 0.25
 """A chunk this much quieter than the level is a pause."""
 FOLLOW = 0.15
-"""How far the level moves to each speaking chunk: half way in about 0.7 s."""
+"""How far the level moves to each speaking chunk, in decibels: half way in about 0.7 s."""
 LARGEST_GAIN = 8.0
 
 
@@ -97,7 +97,7 @@ def follow_level(level: float, samples: npt.NDArray[np.float32]) -> float:
     rms = float(np.sqrt(np.mean(np.square(samples, dtype=np.float64))))
     if rms < max(QUIETEST, ACTIVE_SHARE * level):
         return level
-    return level + FOLLOW * (rms - level)
+    return float(level * (rms / level) ** FOLLOW)
 
 
 def open_front_end(config: AvatarDiTConfig) -> SpeechFrontEnd:
