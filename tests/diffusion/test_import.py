@@ -35,7 +35,10 @@ from talking_avatar.engine.diffusion.weights.codec import (  # noqa: E402
 )
 from talking_avatar.engine.diffusion.weights.rank_part import fill_rank  # noqa: E402
 from talking_avatar.engine.diffusion.weights.save import save_checkpoint  # noqa: E402
-from talking_avatar.engine.diffusion.weights.wan_import import open_wan  # noqa: E402
+from talking_avatar.engine.diffusion.weights.wan_import import (  # noqa: E402
+    open_wan,
+    read_wan_config,
+)
 from talking_avatar.engine.diffusion.weights.wan_keys import dit_name, vae_name  # noqa: E402
 from talking_avatar.errors import CheckpointError  # noqa: E402
 
@@ -149,7 +152,7 @@ def test_names_map_one_to_one(transformer: Any, vae: Any, imported: Path) -> Non
     assert len(set(dit)) == len(dit)
 
 
-def test_every_tensor_of_the_published_size_has_its_place() -> None:
+def test_every_tensor_of_the_published_size_has_its_place(tmp_path: Path) -> None:
     """Without weights: 4,999,787,712 parameters of the DiT, 704,688,668 of the codec."""
     config = named_config("wan2.2-ti2v-5b")
     with torch.device("meta"):
@@ -158,13 +161,19 @@ def test_every_tensor_of_the_published_size_has_its_place() -> None:
         )
         vae = diffusers.AutoencoderKLWan(
             base_dim=160, decoder_base_dim=256, z_dim=48, is_residual=True, in_channels=12,
-            out_channels=12, patch_size=2, latents_mean=[0.0] * 48, latents_std=[1.0] * 48,
+            out_channels=12, patch_size=2, scale_factor_spatial=16,
+            latents_mean=[0.0] * 48, latents_std=[1.0] * 48,
         )  # fmt: skip
+    transformer.save_config(tmp_path / "transformer")
+    vae.save_config(tmp_path / "vae")
+    codec = replace(config.codec, latent_mean=(0.0,) * 48, latent_std=(1.0,) * 48)
+    assert read_wan_config(tmp_path) == replace(config, codec=codec)
+
     specs = {spec.name: spec.numel for spec in tensor_specs(config)}
     assert specs == {dit_name(n): p.numel() for n, p in transformer.named_parameters()}
-    codec = {name: prod(e.shape) for name, e in wan_codec_tensors(config.codec).items()}
-    assert codec == {vae_name(n): p.numel() for n, p in vae.named_parameters()}
-    assert (sum(specs.values()), sum(codec.values())) == (4_999_787_712, 704_688_668)
+    codec_specs = {name: prod(e.shape) for name, e in wan_codec_tensors(codec).items()}
+    assert codec_specs == {vae_name(n): p.numel() for n, p in vae.named_parameters()}
+    assert (sum(specs.values()), sum(codec_specs.values())) == (4_999_787_712, 704_688_668)
 
 
 def test_patches_keep_their_order_in_and_out(transformer: Any, model: DiT) -> None:

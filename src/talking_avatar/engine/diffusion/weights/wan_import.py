@@ -53,18 +53,26 @@ def open_wan(folder: Path, *, base: AvatarDiTConfig | None = None) -> Iterator[W
     Raises:
         CheckpointError: It holds another model, or is not whole.
     """
-    codec = _codec_config(folder / VAE / "config.json")
-    config = _dit_config(
-        folder / TRANSFORMER / "config.json", base or named_config("wan2.2-ti2v-5b"), codec
-    )
+    config = read_wan_config(folder, base)
     with ShardFolder(folder / TRANSFORMER) as transformer, ShardFolder(folder / VAE) as vae:
         wanted = expected_dit(config, "bf16")
         dit = RenamedSource(transformer, dit_name, wanted, _output_rows(config))
-        wanted_codec = wan_codec_tensors(codec)
+        wanted_codec = wan_codec_tensors(config.codec)
         renamed_vae = RenamedSource(vae, vae_name, wanted_codec, {})
         check(dit, wanted)
         check(renamed_vae, wanted_codec)
         yield Weights(config, "bf16", dit, renamed_vae)
+
+
+def read_wan_config(folder: Path, base: AvatarDiTConfig | None = None) -> AvatarDiTConfig:
+    """Read both of a folder's config.json; for ``base`` see `open_wan`.
+
+    Raises:
+        CheckpointError: They describe another model.
+    """
+    codec = _codec_config(folder / VAE / "config.json")
+    base = base or named_config("wan2.2-ti2v-5b")
+    return _dit_config(folder / TRANSFORMER / "config.json", base, codec)
 
 
 @dataclass(frozen=True, slots=True)
