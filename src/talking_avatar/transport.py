@@ -53,6 +53,7 @@ class Transport(Protocol):
 
     async def open(self, media: MediaInfo) -> None:
         """Get ready for the first frame. Raises what made it impossible."""
+        return
 
     async def send(self, frame: Frame) -> None:
         """Take one frame. Return when the next one may come; copy nothing that is only read.
@@ -71,6 +72,7 @@ class Transport(Protocol):
         to what comes next. Wait for the far end's acknowledgement if there is one to be had: the
         session waits at most `INTERRUPT_WAIT_S` and asks `played_position` then.
         """
+        return
 
     def played_position(self) -> Position | None:
         """How far the far end has played, in seconds on the media timeline (`Frame.pts`).
@@ -83,6 +85,7 @@ class Transport(Protocol):
 
     async def aclose(self) -> None:
         """Finish and release everything. Idempotent. Must end in bounded time."""
+        return
 
 
 INTERRUPT_WAIT_S = 0.25

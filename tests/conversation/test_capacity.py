@@ -70,8 +70,8 @@ async def test_a_live_session_holds_a_lease_while_it_runs(
         async with AvatarSession("any", engine=engine, transport=transport):
             with pytest.raises(AtCapacity):
                 await AvatarSession("any", engine=engine).start()
-            await AvatarSession("any", engine=engine, clock="unpaced").start()
-            unchecked = AvatarSession("any", engine=engine, checks_capacity=False)
-            await unchecked.start()
-            await unchecked.aclose()
+            async with AvatarSession("any", engine=engine, clock="unpaced"):
+                assert capacity.num_sessions == 2
+            async with AvatarSession("any", engine=engine, checks_capacity=False):
+                assert capacity.num_sessions == 2
     assert capacity.num_sessions == 0
