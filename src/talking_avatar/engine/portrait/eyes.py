@@ -170,7 +170,8 @@ class Eye:
         iris = find_iris(part, u, v, inside, self.frame.half)
         ball = complete_eyeball(part, u, v, inside, iris)
         above = self._upper(u) - v
-        skin = _without_lashes(part, u, above, self.frame.half)
+        tone = _lid_tone(part, u, above, v - self._lower(u), self.frame.half)
+        skin = _without_lashes(part, above, tone, self.frame.half)
         return iris, Texture.of(ball, x0=x0, y0=y0), Texture.of(skin, x0=x0, y0=y0)
 
 
@@ -190,22 +191,29 @@ def _unroll(above: Array, drop: Array, top: Array, rigid: float) -> Array:
     return np.asarray(above - drop * ((1 - soft) * t + soft * t * t * (3 - 2 * t)), np.float32)
 
 
-def _without_lashes(image: Pixels, u: Array, above: Array, half: float) -> Pixels:
+def _without_lashes(image: Pixels, above: Array, tone: Array, half: float) -> Pixels:
     """Paint out lashes that stand up before the lid: stretched, they would smear over it."""
     size = max(3, int(0.22 * half)) | 1
     kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (size, max(3, size // 3) | 1))
     clean = cv2.morphologyEx(image, cv2.MORPH_CLOSE, kernel)
     clean = cv2.GaussianBlur(clean, (0, 0), max(0.06 * half, 0.8)).astype(np.float32)
-    # What shades the lid of an open eye stays behind when it closes: half-way to the skin above.
-    zone = (above > 0.10 * half) & (above < 0.55 * half) & (np.abs(u) < 0.8 * half)
-    tones = image[zone].astype(np.float32)
-    if len(tones) > 20:
-        bright = tones.sum(1)
-        clean = 0.55 * clean + 0.45 * tones[bright > np.percentile(bright, 60)].mean(0)
+    clean += 0.6 * (tone - clean)  # the shadow over an open eye stays behind when the lid closes
     near = smoothstep(above, -0.05 * half, 0.02 * half) * (
         1 - smoothstep(above, 0.35 * half, 0.60 * half)
     )
     return np.asarray(image + (clean - image) * near[..., None] + 0.5).astype(np.uint8)
+
+
+def _lid_tone(image: Pixels, u: Array, above: Array, below: Array, half: float) -> Array:
+    """Guess the color of a closed lid, RGB, from the skin above and below the eye."""
+    middle = np.abs(u) < 0.8 * half
+    tones = []
+    for distance, low, high in ((above, 0.10, 0.55), (below, 0.25, 0.65)):
+        skin = image[middle & (distance > low * half) & (distance < high * half)]
+        if len(skin):
+            bright = skin.sum(1, dtype=np.int32)
+            tones.append(skin[bright >= np.percentile(bright, 60)].mean(0))
+    return np.asarray(0.94 * np.mean(tones or [(128.0, 100.0, 90.0)], axis=0), np.float32)
 
 
 def _blend(made: Pixels, layer: Pixels, cover: Array, shade: Array | None = None) -> Pixels:
