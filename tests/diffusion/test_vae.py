@@ -167,7 +167,7 @@ def test_the_state_does_not_grow_nor_keep_more_than_it_shows(
         _, state = video.decode(latent, state)
         assert [tensor.shape for tensor in state.past] == shapes
         assert sum(tensor.untyped_storage().nbytes() for tensor in state.past) == nbytes
-    assert state.nbytes == nbytes
+    assert state.nbytes == nbytes == 4 * CONFIG.state_values(3, 2)
 
 
 def test_a_photo_survives_the_trip_to_its_latent(
@@ -281,6 +281,7 @@ def test_the_published_size() -> None:
         pixels, after = network(latent, state)
     assert pixels.shape == (1, 12, 4, 544, 352)
     assert state.nbytes == after.nbytes == 2_733_491_200
+    assert 2 * config.state_values(68, 44) == state.nbytes
     assert sum(p.numel() for p in network.parameters()) == 555_051_580
 
 

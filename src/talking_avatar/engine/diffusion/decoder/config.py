@@ -95,3 +95,21 @@ class WanCodecConfig:
         """Channels before each decoder stage and after the last."""
         coarse_first = self.multipliers[::-1]
         return tuple(self.decoder_width * m for m in (coarse_first[0], *coarse_first))
+
+    def state_values(self, rows: int, columns: int) -> int:
+        """Count the numbers that the decoder remembers of a video, for planning memory.
+
+        Args:
+            rows: Of the latent: the picture's height in cells of `spatial_stride` pixels.
+            columns: Of the latent, likewise.
+        """
+        cells, convolutions = rows * columns, 2 * (self.num_residuals + 1)
+        values = cells * (self.latent_channels + 4 * self.decoder_widths[0])
+        doubles_time = (*self.halves_time[::-1], None)
+        for (before, after), doubles in zip(
+            pairwise(self.decoder_widths), doubles_time, strict=True
+        ):
+            values += cells * (before + (convolutions - 1) * after + (after if doubles else 0))
+            cells *= 1 if doubles is None else 4
+        two_frames = 2
+        return two_frames * (values + cells * self.decoder_widths[-1])
