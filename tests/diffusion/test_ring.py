@@ -44,7 +44,7 @@ def check(record: Record, ring: Ring, step: ChunkSlots) -> None:
     assert record.attended(step) == [(c, t) for c in window for t in range(shape.chunk_tokens)]
     assert 1 <= len(step.attended) <= 2
     assert all(shape.num_sink <= a < b <= shape.stored for a, b in step.attended)
-    assert len(step.write) == shape.chunk_tokens
+    assert step.write.num_slots == shape.chunk_tokens
     assert step.position <= shape.max_position
     for chunk in window:
         assert ring.position(chunk) == record.positions[chunk]
@@ -64,7 +64,7 @@ def test_ten_thousand_chunks_of_the_large_model() -> None:
         place_of[step.write.start] = chunk
         seen = {place_of[s] for a, b in step.attended for s in range(a, b, shape.chunk_tokens)}
         assert seen == set(range(max(0, chunk - shape.window + 1), chunk + 1))
-        assert sum(map(len, step.attended)) == len(seen) * shape.chunk_tokens
+        assert sum(part.num_slots for part in step.attended) == len(seen) * shape.chunk_tokens
         assert {c: ring.position(c) for c in positions} == positions
     assert resets == list(range(42, 10_000, 42)), "one reset every 42 steps, the first included"
 

@@ -28,7 +28,8 @@ from torch.nn import functional as F
 from talking_avatar.engine.diffusion.cache.ring import RingShape, SlotRange
 from talking_avatar.engine.diffusion.config import Precision
 from talking_avatar.engine.diffusion.fp8 import FP8, dequantize, quantize
-from talking_avatar.engine.diffusion.model.rope import Rotation, rotate
+from talking_avatar.engine.diffusion.kernels.rotate_slots import rotate_slots
+from talking_avatar.engine.diffusion.model.rope import Rotation
 
 SLOT_UNIT = 16
 """Slots are allocated by this many: rows of V are then aligned for FP8 tensor cores."""
@@ -90,14 +91,14 @@ class KVCache:
             k_THD: [tokens, heads, head_dim].
             v_THD: Likewise.
         """
-        assert len(slots) == len(k_THD), (slots, k_THD.shape)
+        assert slots.num_slots == len(k_THD), (slots, k_THD.shape)
         k_HTD, v_HTD = k_THD.transpose(0, 1), v_THD.transpose(0, 1)
         taken = slice(*slots)
         if self.precision == "fp8":
             k_HTD, self.k_scale_LHS[layer, :, taken] = quantize(k_HTD)
             v_HTD, self.v_scale_LHS[layer, :, taken] = quantize(v_HTD)
-        self.k_LHSD[layer, :, taken] = k_HTD
-        self.v_LHDS[layer, :, :, taken] = v_HTD.transpose(1, 2)
+        _store(self.k_LHSD[layer, :, taken], k_HTD)
+        _store(self.v_LHDS[layer, :, :, taken], v_HTD.transpose(1, 2))
 
     def attend(self, layer: int, q_THD: Tensor, ranges: Sequence[SlotRange]) -> Tensor:
         """Give softmax(q k / sqrt(D)) v over the slots of ``ranges``.
@@ -142,10 +143,15 @@ class KVCache:
             slots: Usually the whole ring.
             rotation: By the (negative) difference, for the temporal channels.
         """
-        turning = 2 * rotation.cos.shape[-1]
+        ranges = torch.tensor([slots, (0, 0)], dtype=torch.int32, device=self.k_LHSD.device)
+        is_fp8 = self.precision == "fp8"
         for layer in range(self.shape.num_layers):
-            k_HSD = self.keys(layer, slots).float()
-            k_HSD = torch.cat([rotate(k_HSD[..., :turning], rotation), k_HSD[..., turning:]], -1)
-            if self.precision == "fp8":
-                k_HSD, self.k_scale_LHS[layer, :, slice(*slots)] = quantize(k_HSD)
-            self.k_LHSD[layer, :, slice(*slots)] = k_HSD.to(self.k_LHSD.dtype)
+            scale_HS = self.k_scale_LHS[layer] if is_fp8 else None
+            rotate_slots(self.k_LHSD[layer], scale_HS, rotation.cos, rotation.sin, ranges)
+
+
+def _store(target: Tensor, values: Tensor) -> None:
+    """Copy, FP8 by its bytes: not every torch copies FP8 between slices on a CPU."""
+    if target.dtype == FP8:
+        target, values = target.view(torch.uint8), values.view(torch.uint8)
+    target.copy_(values)

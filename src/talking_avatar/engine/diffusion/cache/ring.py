@@ -34,7 +34,8 @@ class SlotRange(NamedTuple):
     start: int
     stop: int
 
-    def __len__(self) -> int:
+    @property
+    def num_slots(self) -> int:
         return self.stop - self.start
 
 

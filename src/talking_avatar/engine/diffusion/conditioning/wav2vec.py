@@ -8,6 +8,7 @@ middle, between the two nearest. Context comes from the history that is heard ag
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -84,11 +85,10 @@ def open_wav2vec(config: AvatarDiTConfig) -> Wav2VecFrontEnd:
         MissingDependency: transformers is not installed.
     """
     try:
-        from transformers import Wav2Vec2Config, Wav2Vec2Model  # type: ignore[import-not-found,unused-ignore]
+        transformers: Any = import_module("transformers")
     except ImportError as error:
         raise MissingDependency(
             "wav2vec 2.0 features need transformers: pip install transformers"
         ) from error
-    return Wav2VecFrontEnd(
-        config, Wav2Vec2Model(Wav2Vec2Config(hidden_size=config.speech.inputs)).eval()
-    )
+    shape = transformers.Wav2Vec2Config(hidden_size=config.speech.inputs)
+    return Wav2VecFrontEnd(config, transformers.Wav2Vec2Model(shape).eval())
