@@ -145,7 +145,7 @@ def watching_the_loop() -> Iterator[LoopWatch]:
     try:
         yield watch
     finally:
-        Handle._run = run  # type: ignore[assignment, method-assign]
+        Handle._run = run  # type: ignore[method-assign]
 
 
 async def run_sessions(
