@@ -86,6 +86,21 @@ def test_every_orientation_and_every_part_of_it(orientation: int) -> None:
     np.testing.assert_array_equal(part, upright[35:83, 20:84])
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_turn_on_top_of_the_orientation(orientation: int) -> None:
+    rng = np.random.default_rng(orientation)
+    stored = Image.fromarray(rng.integers(0, 256, (150, 220, 3), dtype=np.uint8))
+    image = open_photo(with_orientation(stored, orientation), BACKGROUND)
+    upright = image.read_all(1000)
+    image.turn(1)
+    assert (image.width, image.height) == upright.shape[:2]
+    np.testing.assert_array_equal(image.read_all(1000), np.rot90(upright))
+    part = image.read(Region(left=20, top=35, width=64, height=48), 64, 48)
+    np.testing.assert_array_equal(part, np.rot90(upright)[35:83, 20:84])
+    image.turn(3)
+    np.testing.assert_array_equal(image.read_all(1000), upright)
+
+
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data:UserWarning")
 def test_damaged_exif_leaves_the_photo_as_stored() -> None:
     photo = as_bytes(quadrants(), "JPEG", exif=b"Exif\0\0MM\0*\xff\xff\xff\xff garbage")

@@ -115,6 +115,23 @@ def test_a_rotated_phone_photo_is_the_same_character(
     np.testing.assert_allclose(phone.landmarks, upright.landmarks, atol=0.5)
 
 
+@pytest.mark.parametrize("quarter_turns", [1, 2, 3])
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_photo_on_its_side_or_head_is_turned_with_a_warning(
+    room: PhotoRoom, hopper: ImageArray, tmp_path: Path, quarter_turns: int, orientation: int
+) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    path = tmp_path / "lying.png"
+    Image.fromarray(np.rot90(hopper, quarter_turns)).save(path, exif=exif)
+    lying = prepare(room, path)
+    clockwise_already = quarter_turns - (1 if orientation == 6 else 0)
+    assert [w.code for w in lying.warnings] == ["rotated"] * (clockwise_already != 0)
+    upright = prepare(room, hopper)
+    np.testing.assert_allclose(lying.image.astype(int), upright.image, atol=2)
+    np.testing.assert_allclose(lying.landmarks, upright.landmarks, atol=0.5)
+
+
 def test_a_tilted_head_stays_tilted(room: PhotoRoom, hopper: ImageArray) -> None:
     turn = cv2.getRotationMatrix2D((256, 220), -20, 1)
     tilted = cv2.warpAffine(hopper, turn, (512, 600), borderMode=cv2.BORDER_REFLECT)
@@ -343,10 +360,10 @@ def test_a_48_megapixel_photo(room: PhotoRoom, hopper: ImageArray, tmp_path: Pat
 
 
 def test_memory_is_back_after_fifty_bad_photos(room: PhotoRoom, hopper: ImageArray) -> None:
-    # 5 megapixels and more: a kept photo would take 20 MB.
+    # Ten kept photos of a megapixel would take 30 MB, decoded or as an overview.
     letter, half = b"not a photo" * 1000, portrait_path().read_bytes()[:30_000]
-    wall = cv2.imencode(".png", np.full((2500, 2000, 3), 190, np.uint8))[1].tobytes()
-    crowd = np.pad(side_by_side(hopper, hopper), ((0, 1900), (0, 976), (0, 0)))
+    wall = cv2.imencode(".png", np.full((1500, 1200, 3), 190, np.uint8))[1].tobytes()
+    crowd = np.pad(side_by_side(hopper, hopper), ((0, 400), (0, 0), (0, 0)))
     bad: list[tuple[Photo, type[PhotoError]]] = [
         (letter, UnreadableImage),
         (half, UnreadableImage),

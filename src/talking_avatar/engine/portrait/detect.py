@@ -41,6 +41,12 @@ class Detection:
     score: float
     eyes: npt.NDArray[np.float32]
 
+    @property
+    def tilt_deg(self) -> float:
+        """How far the head is tilted: positive clockwise, -180 to 180."""
+        across = self.eyes[1] - self.eyes[0]
+        return float(np.degrees(np.arctan2(across[1], across[0])))
+
 
 class FaceDetector:
     """Finds faces that are upright within about 45 degrees."""

@@ -84,6 +84,12 @@ class StillImage:
             color = plain
         return np.array(self._turn.upright(color))
 
+    def turn(self, quarter_turns: int) -> None:
+        """Turn the photo counterclockwise, on top of what its EXIF says; nothing is copied."""
+        for _ in range(quarter_turns % 4):
+            self._turn = self._turn.turned()
+        self.width, self.height = self._turn.upright_size(*self._image.size)
+
     def read_all(self, max_side: int) -> npt.NDArray[np.uint8]:
         """Read the whole photo, reduced so that no side is longer than ``max_side``."""
         scale = min(1.0, max_side / max(self.width, self.height))
@@ -244,6 +250,10 @@ class _Turn:
         return (height, width) if self._swaps else (width, height)
 
     stored_size = upright_size
+
+    def turned(self) -> _Turn:
+        """This turn, and a quarter counterclockwise after it."""
+        return _Turn({1: 8, 8: 3, 3: 6, 6: 1, 2: 5, 5: 4, 4: 7, 7: 2}.get(self.orientation, 8))
 
     def stored_box(
         self, region: Region, width: int, height: int

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from talking_avatar.engine.base import Photo
+from talking_avatar.engine.base import Photo, PhotoWarning
 from talking_avatar.engine.portrait.detect import FaceDetector
 from talking_avatar.engine.portrait.examine import (
     check_cut_off,
@@ -24,7 +24,8 @@ from talking_avatar.engine.portrait.framed import FramedPhoto
 from talking_avatar.engine.portrait.framing import Crop, FacePlace, choose_crop, cut
 from talking_avatar.engine.portrait.landmarks import EYE_OUTER_LEFT, EYE_OUTER_RIGHT, FaceMesh, Mesh
 from talking_avatar.engine.portrait.networks import Network, opencv_threads
-from talking_avatar.engine.portrait.photo import RGB, open_photo
+from talking_avatar.engine.portrait.photo import RGB, StillImage, open_photo
+from talking_avatar.engine.portrait.upright import is_surely_upright, quarter_turns
 
 OVERVIEW_PX = 2048
 """Longer side of the copy in which faces are searched: the smallest face that is accepted in the
@@ -57,9 +58,8 @@ class PhotoRoom:
             ValueError: ``face`` is not an index of a face, or an array is not RGB uint8.
         """
         image = open_photo(photo, background)
-        overview = image.read_all(OVERVIEW_PX)
+        overview, meshes, rotated = self._look(image)
         enlarged = max(image.width, image.height) / max(overview.shape[:2])
-        meshes = [self._mesh.fit(overview, found) for found in self._detector.detect(overview)]
         size = overview.shape[1], overview.shape[0]
         mesh = choose_face(meshes, size, enlarged, face)
         check_drawn(overview, mesh)
@@ -75,8 +75,30 @@ class PhotoRoom:
             mask=self._mask(frame),
             yaw_deg=yaw,
             eyes_visible=not sunglasses,
-            warnings=(*turned, *sunglasses, *check_cut_off(mesh, size)),
+            warnings=(*rotated, *turned, *sunglasses, *check_cut_off(mesh, size)),
         )
+
+    def _look(
+        self, image: StillImage
+    ) -> tuple[npt.NDArray[np.uint8], list[Mesh], tuple[PhotoWarning, ...]]:
+        """Find the faces in a reduced copy; turn the photo if it lies on its side or head."""
+        overview = image.read_all(OVERVIEW_PX)
+        faces = self._detector.detect(overview)
+        warnings: tuple[PhotoWarning, ...] = ()
+        if not is_surely_upright(faces):
+            turns = quarter_turns(overview, self._detector, faces)
+            if turns:
+                image.turn(turns)
+                overview = image.read_all(OVERVIEW_PX)
+                faces = self._detector.detect(overview)
+                warnings = (
+                    PhotoWarning(
+                        "rotated",
+                        f"the photo was turned by {90 * turns} degrees counterclockwise, "
+                        "as its face is then upright",
+                    ),
+                )
+        return overview, [self._mesh.fit(overview, face) for face in faces], warnings
 
     def _mask(self, frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """Where the person is; (H, W), 0 to 1."""
