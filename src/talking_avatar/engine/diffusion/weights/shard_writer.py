@@ -7,7 +7,7 @@ Never: holds a tensor: the library's own writer wants a whole shard in memory at
 A shard's name ends in ``.partial`` until the folder is complete, so that an interrupted run
 leaves nothing that could be taken for a checkpoint.
 
-Source of the format: https://huggingface.co/docs/safetensors (eight bytes of header length, a
+Source of the format: the safetensors README (eight bytes of header length, a
 JSON header padded with spaces, the values one after the other).
 """
 
