@@ -71,11 +71,16 @@ class ThreadComm:
     def all_reduce(self, partial: Tensor, what: str) -> Tensor:
         """See `Comm.all_reduce`."""
         label = f"{what} {tuple(partial.shape)}"
-        if partial.is_cuda:
-            torch.cuda.current_stream(partial.device).synchronize()
+        _finish(partial)  # others read it from their own streams
         partials: list[Tensor] = self.rendezvous.exchange(self.rank, label, partial)
         first, *rest = partials
         total = first.to(partial.device, torch.float32, copy=True)
         for other in rest:
             total += other.to(partial.device, torch.float32)
+        _finish(total)  # only now may the others' partials be freed and used anew
         return total
+
+
+def _finish(tensor: Tensor) -> None:
+    if tensor.is_cuda:
+        torch.cuda.current_stream(tensor.device).synchronize()
