@@ -7,6 +7,7 @@ Loads no engine and no test framework; `talking_avatar.testing.plugin` is the py
 
 from __future__ import annotations
 
+from talking_avatar.testing.conformance import TRANSPORT_CHECKS
 from talking_avatar.testing.fake_engine import (
     FakeAvatar,
     FakeEngine,
@@ -23,6 +24,7 @@ from talking_avatar.testing.virtual_time import (
 )
 
 __all__ = [
+    "TRANSPORT_CHECKS",
     "FakeAvatar",
     "FakeEngine",
     "FakePicture",
