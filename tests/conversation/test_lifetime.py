@@ -172,7 +172,6 @@ async def test_an_unpaced_session_does_not_wait_for_a_reader_who_left() -> None:
         assert (await saying).played_s == 5
 
 
-@in_virtual_time
 async def test_i420_on_request() -> None:
     engine = FakeEngine(width=32, height=16)
     async with AvatarSession("any", engine=engine, clock="unpaced", pixel_format="i420") as session:

@@ -46,6 +46,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Seconds of virtual time since the loop was made."""
         return self._jump.now
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Join the default executor's threads, for as long as they take in real time."""
+        await super().shutdown_default_executor()
+
 
 def run_in_virtual_time(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on a fresh `VirtualTimeLoop`.
