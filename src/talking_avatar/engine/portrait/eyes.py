@@ -105,7 +105,7 @@ class Eye:
     def _close(self, made: Pixels, box: Grid, u: Array, v: Array, blink: float) -> Pixels:
         half = self.frame.half
         margin = self._upper(u) + _LASHES * half
-        drop = (self._lower(u) + 0.02 * half - margin).clip(0) * min(blink, 1.0)
+        drop = (self._lower(u) + 0.02 * half - margin).clip(0) * float(np.clip(blink, 0, 1))
         above = margin + drop - v
         top = drop + 0.70 * (margin - self._brow)
         source = np.stack(self.frame.image(u, margin - _unroll(above, drop, top, 0.08 * half)))
@@ -197,7 +197,8 @@ def _without_lashes(image: Pixels, above: Array, tone: Array, half: float) -> Pi
     kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (size, max(3, size // 3) | 1))
     clean = cv2.morphologyEx(image, cv2.MORPH_CLOSE, kernel)
     clean = cv2.GaussianBlur(clean, (0, 0), max(0.06 * half, 0.8)).astype(np.float32)
-    clean += 0.6 * (tone - clean)  # the shadow over an open eye stays behind when the lid closes
+    # The shadow over an open eye stays behind when its lid closes.
+    clean = clean + np.float32(0.6) * (tone - clean)
     near = smoothstep(above, -0.05 * half, 0.02 * half) * (
         1 - smoothstep(above, 0.35 * half, 0.60 * half)
     )

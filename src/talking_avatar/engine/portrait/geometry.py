@@ -98,7 +98,7 @@ class Curve:
 
 def smoothstep(x: Array | float, start: Array | float, end: Array | float) -> Array:
     """Rise from 0 at ``start`` to 1 at ``end`` with flat ends."""
-    t = np.clip((x - start) / (np.asarray(end) - start), 0, 1)
+    t = np.clip((x - start) / (end - start), 0, 1)
     return np.asarray(t * t * (3 - 2 * t), np.float32)
 
 

@@ -68,15 +68,15 @@ class HeadRig:
         """Return how far each node moves, (2, rows, columns), in pixels."""
         yaw, pitch, roll = np.deg2rad([state.yaw, state.pitch, state.roll])
         cos, sin = float(np.cos(roll)) - 1, float(np.sin(roll))
+        size = self.face_height
         xs = self.nodes[0] - self.pivot[0]
         ys = self.nodes[1] - self.pivot[1]
-        across = xs * cos - ys * sin + state.shift_x * self.face_height
-        down = xs * sin + ys * cos + state.shift_y * self.face_height
-        across, down = across * self.follows, down * self.follows
+        across = (xs * cos - ys * sin + float(state.shift_x) * size) * self.follows
+        down = (xs * sin + ys * cos + float(state.shift_y) * size) * self.follows
         across += self.turns * float(np.sin(yaw))
         down += self.turns * float(np.sin(pitch))
-        down -= self.breathes * (state.breath * 0.006 * self.face_height)
-        down -= self.brows * (state.brow * 0.022 * self.face_height)
+        down -= self.breathes * (float(state.breath) * 0.006 * size)
+        down -= self.brows * (float(state.brow) * 0.022 * size)
         return np.stack([across, down]).astype(np.float32)
 
     def _near_person(self, mask: Array) -> Array:

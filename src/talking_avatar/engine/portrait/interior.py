@@ -103,7 +103,7 @@ class Interior:
         jaw = 0.85 * drop + 0.10 * motion.jaw / half
         deep = np.clip(1 - (x / 1.0) ** 2 - ((depth - 0.30 * drop) / (0.25 + drop)) ** 2, 0, 1)
         color = self._soft + (self._deep - self._soft) * smoothstep(deep, 0.0, 0.7)[..., None]
-        color = self._tongue(color, x, depth, jaw, shape.tongue)
+        color = self._tongue(color, x, depth, jaw, float(shape.tongue))
         bite = depth - (0.02 + jaw - 0.10 * max(motion.spread, 0.0) + 0.10 * motion.tuck)
         lower = self._lower.sample(x, bite)
         lower[..., 3] *= 1 - smoothstep(np.abs(x), 0.45, 0.80)

@@ -8,6 +8,7 @@ lower. The two agree beyond the corners of the mouth and differ only between the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import lcm
 
 import cv2
 import numpy as np
@@ -72,18 +73,20 @@ class MouthMotion:
     def of(cls, shape: MouthShape, lines: LipLines) -> MouthMotion:
         """Scale a shape to a mouth."""
         half = lines.frame.half
-        gap = shape.open * half * (0.56 + 0.22 * shape.jaw) * (1 - 0.15 * shape.pucker)
-        share = 0.24 + 0.14 * max(shape.spread, 0.0)  # mostly the jaw opens a mouth
-        tuck = shape.teeth_on_lip
-        relaxed = shape.close * min(lines.gap, 0.5)  # lips that close over a smile smile less
+        opened, jaw, spread = float(shape.open), float(shape.jaw), float(shape.spread)
+        pucker, tuck = float(shape.pucker), float(shape.teeth_on_lip)
+        gap = opened * half * (0.56 + 0.22 * jaw) * (1 - 0.15 * pucker)
+        share = 0.24 + 0.14 * max(spread, 0.0)  # mostly the jaw opens a mouth
+        # Lips that close over a smile smile less.
+        relaxed = float(shape.close) * min(lines.gap, 0.5)
         return cls(
-            close=shape.close,
+            close=float(shape.close),
             lift=share * gap + 0.13 * half * tuck,
             drop=(1 - share) * gap - 0.03 * half * tuck,
-            jaw=half * (0.40 * shape.jaw - 0.25 * relaxed),
-            spread=shape.spread - 0.6 * shape.open * shape.jaw - 0.9 * relaxed,
-            pucker=shape.pucker,
-            smile=shape.smile - 1.4 * relaxed,
+            jaw=half * (0.40 * jaw - 0.25 * relaxed),
+            spread=spread - 0.6 * opened * jaw - 0.9 * relaxed,
+            pucker=pucker,
+            smile=float(shape.smile) - 1.4 * relaxed,
             tuck=tuck,
         )
 
@@ -121,15 +124,17 @@ class MouthRig:
         points = landmarks[:, :2]
         face_height = float(np.linalg.norm(points[FOREHEAD] - points[CHIN]))
         margin = 0.10 * face_height
-        step = 4 if lines.frame.half >= 36 else 2
+        half = lines.frame.half
+        step = 2 if half < 36 else 4 if half < 64 else 6
+        unit = lcm(step, frame.step)
         oval = points[list(OVAL)]
         self.grid = Grid.over(
             max(oval[:, 0].min() - margin, 0),
             max(points[NOSE_TIP, 1] - margin, 0),
-            min(oval[:, 0].max() + margin, frame.width),
-            min(points[CHIN, 1] + 3.0 * margin, frame.height),
+            min(oval[:, 0].max() + margin, frame.width // unit * unit),
+            min(points[CHIN, 1] + 3.0 * margin, frame.height // unit * unit),
             step,
-            align=frame.step,
+            align=unit,
         )
         self.nodes = self.grid.nodes()
         self._upper, self._lower = _Fields(self, points, face_height).layers()
