@@ -35,6 +35,7 @@ app.add_typer(weights_app, name="weights")
 
 def main() -> None:
     """Run the command line."""
+    _quiet_logs()
     app()
 
 
@@ -52,7 +53,6 @@ def _root(
     ] = False,
 ) -> None:
     """One photo becomes a live talking character."""
-    _quiet_logs()
 
 
 def _quiet_logs() -> None:
