@@ -449,5 +449,41 @@ async def test_the_engine_refuses_what_is_not_its_own() -> None:
     with pytest.raises(NoFace):
         await engine.prepare(np.zeros((300, 300, 3), np.uint8))
     with pytest.raises(TypeError, match="str was not prepared by a portrait engine"):
-        await engine.open_stream("face.jpg")
+        await engine.open_stream("face.jpg")  # type: ignore[arg-type]
+    small = await open_engine(PortraitConfig(width=176, height=272))
+    avatar = await small.prepare(portrait_path())
+    with pytest.raises(ValueError, match="prepared for 176x272, this engine makes 704x1088"):
+        await engine.open_stream(avatar)
+    await engine.aclose()
+    await small.aclose()
+
+
+async def test_closed_streams_are_forgotten_and_open_ones_are_closed() -> None:
+    engine = await open_engine(PortraitConfig(width=176, height=272))
+    avatar = await engine.prepare(portrait_path())
+    for seed in range(50):
+        stream = await engine.open_stream(avatar, seed=seed)
+        stream.submit(real_window(engine.info, 0), Controls())
+        await stream.aclose()
+    del stream
+    gc.collect()
+    assert not [o for o in gc.get_objects() if type(o) is PortraitStream]
+    left_open = await engine.open_stream(avatar)
+    ticket = left_open.submit(real_window(engine.info, 0), Controls())
+    await engine.aclose()
+    assert not worker_threads()
+    with pytest.raises(EngineError, match="the stream is closed"):
+        left_open.submit(real_window(engine.info, 1), Controls())
+    with pytest.raises(ChunkDropped):
+        await ticket.frames()
+
+
+async def test_two_characters_at_once_do_not_disturb_each_other() -> None:
+    engine = await open_engine(PortraitConfig(width=176, height=272))
+    avatars = await asyncio.gather(*(engine.prepare(portrait_path()) for _ in range(3)))
+    alone = [await render(engine, avatars[0], seed, num=6) for seed in (1, 2)]
+    together = await asyncio.gather(*(render(engine, avatars[0], seed, num=6) for seed in (1, 2)))
+    other = await render(engine, avatars[2], seed=1, num=6)
+    np.testing.assert_array_equal(together, alone)
+    np.testing.assert_array_equal(other, alone[0])
     await engine.aclose()

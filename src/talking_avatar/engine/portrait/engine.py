@@ -7,6 +7,7 @@ Never: needs a GPU, a download or another process.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from weakref import WeakSet
 
 from anyio import to_thread
 
@@ -48,7 +49,8 @@ class PortraitEngine:
     def __init__(self, config: PortraitConfig) -> None:
         self._config = config
         self._room = PhotoRoom()
-        self._streams: set[PortraitStream] = set()
+        # Weak: a running stream is kept by its own thread, a closed one should go.
+        self._streams: WeakSet[PortraitStream] = WeakSet()
         self._is_closed = False
         self._info = EngineInfo(
             name="portrait",
@@ -75,6 +77,12 @@ class PortraitEngine:
         self._check_open()
         if not isinstance(avatar, PortraitAvatar):
             raise TypeError(f"{type(avatar).__name__} was not prepared by a portrait engine")
+        height, width = avatar.photo.image.shape[:2]
+        if (width, height) != (self._info.width, self._info.height):
+            raise ValueError(
+                f"the avatar was prepared for {width}x{height}, this engine makes "
+                f"{self._info.width}x{self._info.height}: prepare the photo with this engine"
+            )
         stream = PortraitStream(
             Performer(seed), avatar.renderer, self._info, self._config.num_threads
         )
@@ -84,8 +92,8 @@ class PortraitEngine:
     async def aclose(self) -> None:
         """Close every stream. Idempotent."""
         self._is_closed = True
-        while self._streams:
-            await self._streams.pop().aclose()
+        for stream in list(self._streams):
+            await stream.aclose()
 
     def _prepare(self, photo: Photo, face: int | None) -> PortraitAvatar:
         config = self._config
