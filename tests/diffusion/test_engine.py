@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,10 +15,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 import torch
 
+from talking_avatar import AvatarSession, FileTransport
 from talking_avatar.config import DiffusionConfig
 from talking_avatar.engine import open_engine
 from talking_avatar.engine.base import ChunkTicket, Controls, Engine, SpeechWindow
@@ -285,6 +289,52 @@ async def test_a_checkpoint_folder_of_another_arrangement(tiny_wan: Any, tmp_pat
     wrong.model_fields_set.add("model")
     with pytest.raises(CheckpointError, match="another model"):
         await open_engine(wrong)
+
+
+async def test_a_closed_stream_holds_nothing(shared: Shared) -> None:
+    engine, avatar = shared.engine, shared.avatar
+    caches = []
+    for _ in range(5):
+        stream = await engine.open_stream(avatar)
+        await make(engine, stream, range(1))
+        caches += [weakref.ref(denoiser.cache) for denoiser in stream._denoisers]
+        await stream.aclose()
+        await stream.aclose()
+    gc.collect()
+    assert [cache() for cache in caches] == [None] * 10
+
+
+async def test_what_a_stream_remembers_is_bounded(shared: Shared) -> None:
+    engine, avatar = shared.engine, shared.avatar
+    stream = await engine.open_stream(avatar)
+    await make(engine, stream, range(12))
+    assert sorted(stream._states) == [-1, *range(5, 12)]
+    assert sorted(stream._histories) == [-1, *range(5, 12)]
+    await stream.aclose()
+
+
+async def test_a_session_from_photo_and_speech_to_a_file(shared: Shared, tmp_path: Path) -> None:
+    """A turn that is cut, then one that is whole; the engine outlives the session."""
+    speech = (0.1 * np.sin(np.arange(24_000) / 20)).astype(np.float32)
+    path = tmp_path / "out.mp4"
+    session = AvatarSession(
+        str(PORTRAIT), engine=shared.engine, transport=FileTransport(path), clock="unpaced"
+    )
+    async with session:
+        cut = asyncio.create_task(session.say(speech, sample_rate=24_000))
+        await asyncio.sleep(0.05)
+        await session.interrupt()
+        assert (await cut).interrupted
+        whole = await session.say(speech, sample_rate=24_000)
+        assert not whole.interrupted
+        assert whole.played_s == pytest.approx(1.0, abs=0.05)
+    with av.open(str(path)) as video:
+        stream = video.streams.video[0]
+        frames = sum(1 for _ in video.decode(stream))
+        assert (stream.width, stream.height) == (128, 192)
+        assert frames >= 24
+    again = await shared.engine.open_stream(shared.avatar)
+    assert len(await make(shared.engine, again, range(1))) == 1
 
 
 @pytest.fixture

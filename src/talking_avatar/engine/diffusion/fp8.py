@@ -12,12 +12,20 @@ FP32 sums, scaled once:
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from talking_avatar.engine.diffusion.kernels.formats import FP8, FP8_MAX, dequantize, quantize
 
-__all__ = ["FP8", "FP8_MAX", "dequantize", "fp8_linear", "quantize"]
+__all__ = ["DTYPES", "FP8", "FP8_MAX", "dequantize", "fp8_linear", "quantize"]
+
+DTYPES: MappingProxyType[str, torch.dtype] = MappingProxyType(
+    {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": FP8}
+)
+"""torch's type of each `Precision`."""
 
 
 def fp8_linear(x_TK: Tensor, weight_NK: Tensor, scale_N: Tensor) -> Tensor:

@@ -27,14 +27,12 @@ from torch.nn import functional as F
 
 from talking_avatar.engine.diffusion.cache.ring import RingShape, SlotRange
 from talking_avatar.engine.diffusion.config import Precision
-from talking_avatar.engine.diffusion.fp8 import FP8, dequantize, quantize
+from talking_avatar.engine.diffusion.fp8 import DTYPES, FP8, dequantize, quantize
 from talking_avatar.engine.diffusion.kernels.rotate_slots import rotate_slots
 from talking_avatar.engine.diffusion.model.rope import Rotation
 
 SLOT_UNIT = 16
 """Slots are allocated by this many: rows of V are then aligned for FP8 tensor cores."""
-
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": FP8}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +65,7 @@ class KVCache:
         layers, heads, slots, dim = (
             shape.num_layers, shape.num_heads, shape.num_slots, shape.head_dim,
         )  # fmt: skip
-        dtype = _DTYPES[precision]
+        dtype = DTYPES[precision]
         self.shape = shape
         self.precision = precision
         self.k_LHSD = torch.zeros(layers, heads, slots, dim, dtype=dtype, device=device)

@@ -11,10 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from talking_avatar.engine.diffusion.config import Precision
-from talking_avatar.engine.diffusion.fp8 import FP8, fp8_linear
+from talking_avatar.engine.diffusion.fp8 import DTYPES, fp8_linear
 from talking_avatar.engine.diffusion.ranks.comm import Comm
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": FP8}
 
 
 def parameter(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:
