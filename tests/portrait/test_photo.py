@@ -233,6 +233,17 @@ def test_common_formats(kind: str) -> None:
     assert color == pytest.approx((200, 100, 50), abs=3)
 
 
+def test_a_heic_photo_of_a_phone() -> None:
+    pytest.importorskip("pillow_heif").register_heif_opener()
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    photo = as_bytes(quadrants(), "HEIF", exif=exif.tobytes(), quality=100)
+    pixels = open_photo(photo, BACKGROUND).read_all(1000)
+    assert pixels.shape == (240, 160, 3)
+    assert pixels[20, 20].tolist() == pytest.approx([0, 0, 255], abs=6)
+    assert pixels[-20, -20].tolist() == pytest.approx([0, 255, 0], abs=6)
+
+
 @pytest.mark.parametrize(
     "array",
     [

@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -32,7 +33,7 @@ MAX_PIXELS = 80_000_000
 MIN_SIDE_PX = 120
 """A photo with a shorter side cannot hold a face that is large enough."""
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "JPEG2000", "PPM", "HEIF")
-"""HEIF only where the application has registered a decoder with Pillow."""
+"""HEIF (iPhones) only with the extra ``heic``, or any decoder that is registered with Pillow."""
 
 RGB = tuple[int, int, int]
 
@@ -148,6 +149,9 @@ def _decode(file: BinaryIO, name: str) -> tuple[Image.Image, int]:
 
 def _open(file: BinaryIO) -> Image.Image:
     Image.init()
+    if "HEIF" not in Image.OPEN:
+        with suppress(ImportError):
+            import_module("pillow_heif").register_heif_opener()
     return Image.open(file, formats=[name for name in FORMATS if name in Image.OPEN])
 
 
@@ -176,8 +180,8 @@ def _what_it_is(file: BinaryIO) -> str:
         return "is empty"
     if head[4:8] == b"ftyp" and head[8:12] in (b"heic", b"heix", b"mif1", b"msf1"):
         return (
-            "is a HEIC image, which Pillow cannot open by itself: save it as JPEG, or install "
-            "pillow-heif and call pillow_heif.register_heif_opener()"
+            "is a HEIC image, which cannot be opened: save it as JPEG, or install the decoder with "
+            "pip install 'talking-avatar[heic]'"
         )
     return "is not an image in a known format: save it as JPEG or PNG"
 
