@@ -29,7 +29,7 @@ LAYERS: list[set[str]] = [
         "telemetry",
     },
     {"session"},
-    {"render", "doctor", "bench"},
+    {"render", "doctor", "bench", "bench_engine"},
     {"cli"},
     {"testing", "__init__", "__main__"},
 ]

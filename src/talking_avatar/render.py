@@ -147,7 +147,7 @@ async def render(
         first_frame_s=result.first_frame_s,
         late_frames=session.stats().late_frames.total,
         cpu_cores=took.cpu_s / took.wall_s,
-        peak_rss_bytes=_peak_rss_bytes(),
+        peak_rss_bytes=peak_rss_bytes(),
         gpu_hours=session.gpu_hours(),
     )
 
@@ -221,7 +221,8 @@ class _Recorder(Transport):
         ]
 
 
-def _peak_rss_bytes() -> int | None:
+def peak_rss_bytes() -> int | None:
+    """Give the most memory that this process has held; None where the system does not say."""
     if sys.platform == "linux":
         # Not getrusage: there a process begins with the peak of the one that started it.
         status = Path("/proc/self/status").read_text()

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from talking_avatar._version import __version__
+from talking_avatar.cli.bench import bench_app
 from talking_avatar.cli.doctor import doctor
 from talking_avatar.cli.plan import plan
 from talking_avatar.cli.render import demo, render
@@ -30,6 +31,7 @@ app.command()(render)
 app.command()(demo)
 app.command()(doctor)
 app.command()(plan)
+app.add_typer(bench_app, name="bench")
 app.add_typer(weights_app, name="weights")
 
 
