@@ -93,7 +93,7 @@ def find_lip_lines(image: Pixels, landmarks: Array) -> LipLines:
     upper, lower = _meet_at_corners(upper, lower, knots / half)
     top = np.minimum(curve(OUTER_UPPER, 0.12), upper - 0.03 * half)
     bottom = np.maximum(curve(OUTER_LOWER, 0.12), lower + 0.03 * half)
-    parting = 0.65 * upper + 0.35 * lower  # the lower lip has more room to move
+    parting = 0.7 * upper + 0.3 * lower  # the lower lip has more room to move
     curves = [Curve.over(knots, table) for table in (upper, lower, top, bottom, parting)]
     return LipLines(frame, curves[0], curves[1], curves[2], curves[3], curves[4], is_open)
 

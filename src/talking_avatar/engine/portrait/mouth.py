@@ -77,13 +77,15 @@ class MouthMotion:
         pucker, tuck = float(shape.pucker), float(shape.teeth_on_lip)
         gap = opened * half * (0.56 + 0.22 * jaw) * (1 - 0.15 * pucker)
         share = 0.24 + 0.14 * max(spread, 0.0)  # mostly the jaw opens a mouth
-        # Lips that close over a smile smile less.
-        relaxed = float(shape.close) * min(lines.gap, 0.5)
+        # Lips that close over a smile smile less, and press together: no slit of light is left.
+        closed = float(shape.close) if lines.is_open else 0.0
+        relaxed = closed * min(lines.gap, 0.5)
+        press = 0.08 * half * closed * (1 - float(smoothstep(opened, 0.0, 0.25)))
         return cls(
             close=float(shape.close),
             lift=share * gap + 0.13 * half * tuck,
-            drop=(1 - share) * gap - 0.03 * half * tuck,
-            jaw=half * (0.40 * jaw - 0.25 * relaxed),
+            drop=(1 - share) * gap - press - 0.03 * half * tuck,
+            jaw=half * (0.40 * jaw - 0.50 * relaxed),
             spread=spread - 0.6 * opened * jaw - 0.9 * relaxed,
             pucker=pucker,
             smile=float(shape.smile) - 1.4 * relaxed,
@@ -244,11 +246,10 @@ class _Fields:
         aside = np.exp(-((np.maximum(np.abs(self.x) - 1.0, 0) / 0.35) ** 2))
         zero = np.zeros((2, *self.u.shape), np.float32)
         thick = np.maximum(self.bottom - self.lower, 0.08 * self.half)
-        press = 0.03 * self.half * self.opening if self.is_open else 0.0  # no slit of light is left
         lip = self.opening**0.5 * self.on_lower
         rolled = smoothstep(self.v, self.lower, self.bottom) * self.on_lower
         return [
-            self._down((self.parting - self.lower - press) * self.relaxes_lower * aside),
+            self._down((self.parting - self.lower) * self.relaxes_lower * aside),
             zero,
             self._down(self.opening * self.on_lower),
             self._down(self._jaw() * (1 - lip)),
