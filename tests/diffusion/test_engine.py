@@ -235,8 +235,13 @@ async def test_a_failing_decoder_fails_its_chunk(
 
     monkeypatch.setattr(decoder, "decode", broken)
     ticket = stream.submit(window(engine, 0), Controls())
-    with pytest.raises(OutOfMemory, match="no room for frames"):
-        await ticket.frames()
+    later = stream.submit(window(engine, 1), Controls())
+    for waiting in (ticket, later):
+        with pytest.raises(OutOfMemory, match="no room for frames"):
+            await waiting.frames()
+    monkeypatch.undo()
+    await stream.rewind(-1)
+    assert len(await make(engine, stream, range(2))) == 2
 
 
 async def test_closing_leaves_no_threads_and_no_open_ticket() -> None:

@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from talking_avatar.engine.diffusion.config import AvatarDiTConfig, named_config
@@ -107,6 +109,42 @@ def test_a_rank_that_skips_the_last_collective_is_named(four: RankGroup) -> None
     with pytest.raises(RankFailed, match=message) as caught:
         four.run(work)
     assert caught.value.rank == 1
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    labels=st.lists(st.sampled_from("abc"), max_size=6),
+    culprit=st.integers(0, 3),
+    at=st.integers(0, 6),
+    how=st.sampled_from(["skips", "adds", "renames", "raises", "nothing"]),
+)
+def test_any_single_deviation_is_blamed_on_its_rank(
+    four: RankGroup, labels: list[str], culprit: int, at: int, how: str
+) -> None:
+    """Whatever one of four ranks does differently, the job ends, and the blame is right."""
+    own = list(labels)
+    if how == "skips":
+        del own[at : at + 1]
+    elif how == "adds":
+        own.insert(at, "d")
+    elif how == "renames":
+        own[at : at + 1] = ["d"] * len(own[at : at + 1])
+
+    def work(comm: Comm) -> int:
+        mine = own if comm.rank == culprit else labels
+        for index, label in enumerate(mine):
+            if (how, comm.rank, index) == ("raises", culprit, at):
+                raise KeyError(label)
+            comm.all_reduce(torch.ones(2), label)
+        return len(mine)
+
+    deviates = own != labels or (how == "raises" and at < len(labels))
+    if not deviates:
+        assert four.run(work) == [len(labels)] * 4
+        return
+    with pytest.raises(RankFailed) as caught:
+        four.run(work)
+    assert caught.value.rank == culprit
 
 
 def test_a_rank_that_hangs_is_named(four: RankGroup) -> None:

@@ -115,6 +115,7 @@ def load_model(weights: Weights, options: DiffusionConfig, comm: Comm) -> DiT:
     On a CPU, FP8 keeps all else in FP32: there it is the reference, and rounds nothing twice.
     """
     device = options.devices[comm.rank]
+    use_device(device)  # stays: rank threads serve one device each
     is_fp32 = options.precision == "fp32" or (options.precision == "fp8" and device == "cpu")
     dense = torch.float32 if is_fp32 else torch.bfloat16
     model = DiT(weights.config, comm, precision=options.precision, dense=dense, device=device)
@@ -152,6 +153,12 @@ def _devices(options: DiffusionConfig) -> tuple[Device, ...]:
     decoder = options.decoder_device or options.devices[0]
     held.setdefault(decoder, Device(decoder, device_kind(decoder), "decode"))
     return tuple(held.values())
+
+
+def use_device(name: str) -> None:
+    """Make a GPU this thread's own: kernels are launched on a thread's current device."""
+    if torch.device(name).type == "cuda":
+        torch.cuda.set_device(name)
 
 
 def device_kind(name: str) -> str:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from talking_avatar.config import DiffusionConfig
 from talking_avatar.engine.base import ControlName, Controls, EngineInfo, Photo, SpeechWindow
 from talking_avatar.engine.diffusion.conditioning.photo import DiffusionAvatar, encode_avatar
-from talking_avatar.engine.diffusion.opening import PIPELINE_DEPTH, Parts, open_parts
+from talking_avatar.engine.diffusion.opening import PIPELINE_DEPTH, Parts, open_parts, use_device
 from talking_avatar.engine.diffusion.ranks.group import pin_torch_threads
 from talking_avatar.engine.diffusion.stream import DiffusionStream
 from talking_avatar.engine.portrait.framed import FramedPhoto
@@ -44,6 +44,11 @@ class _Workers:
     decoding: ThreadPoolExecutor
 
 
+def _begin_decoding(device: str, num_threads: int) -> None:
+    pin_torch_threads(num_threads)
+    use_device(device)
+
+
 class DiffusionEngine:
     """An `Engine`. Use `open`."""
 
@@ -62,7 +67,10 @@ class DiffusionEngine:
         self._workers = _Workers(
             ThreadPoolExecutor(1, "talking-avatar-denoise"),
             ThreadPoolExecutor(
-                1, "talking-avatar-decode", initializer=pin_torch_threads, initargs=(num_threads,)
+                1,
+                "talking-avatar-decode",
+                initializer=_begin_decoding,
+                initargs=(parts.decoder_device, num_threads),
             ),
         )
         self._info = EngineInfo(

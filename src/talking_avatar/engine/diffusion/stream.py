@@ -78,6 +78,7 @@ class DiffusionStream:
         self._is_torn = False
         # The decoding worker's.
         self._states: dict[int, Any] = {}
+        self._decoder_failure: Exception | None = None
 
     async def begin(self) -> None:
         """Allocate the caches, write the sink, start the decoder.
@@ -217,7 +218,7 @@ class DiffusionStream:
         is_known = to_chunk in self._histories and to_chunk == self._ring.next_chunk - 1
         if is_known and (to_chunk == -1 or not self._is_torn):
             self._failure, self._is_torn = None, False
-        self._workers.decoding.submit(_forget_after, self._states, to_chunk)
+        self._workers.decoding.submit(self._restore_decoder, to_chunk)
 
     # ---- the decoding worker
 
@@ -230,14 +231,23 @@ class DiffusionStream:
             return
         begin, chunk = perf_counter(), order.window.chunk_index
         try:
+            if self._decoder_failure is not None:
+                raise self._decoder_failure
             frames, state = self._parts.decoder.decode(latent, self._states[chunk - 1])
             images = np.array(frames.cpu().numpy())
         except Exception as error:
+            self._decoder_failure = self._decoder_failure or error
             self._settle(order, _failed(order, error))
             return
         self._states[chunk] = state
         _forget_old(self._states, chunk, self._parts.ring.rewind_chunks)
         self._settle(order, FrameBlock(chunk, images, generate_s, perf_counter() - begin))
+
+    def _restore_decoder(self, to_chunk: int) -> None:
+        for chunk in [c for c in self._states if c > to_chunk]:
+            del self._states[chunk]
+        if to_chunk in self._states:  # else that chunk itself has failed, and still has
+            self._decoder_failure = None
 
 
 def as_engine_error(what: str, error: Exception) -> EngineError:
@@ -260,9 +270,4 @@ def _failed(order: _Order, error: Exception) -> EngineError:
 def _forget_old(kept: dict[int, Any], newest: int, depth: int) -> None:
     """Keep what a rewind may need: the start, and the last chunks."""
     for chunk in [c for c in kept if -1 < c < newest - depth]:
-        del kept[chunk]
-
-
-def _forget_after(kept: dict[int, Any], newest: int) -> None:
-    for chunk in [c for c in kept if c > newest]:
         del kept[chunk]

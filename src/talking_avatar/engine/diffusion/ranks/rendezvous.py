@@ -127,11 +127,26 @@ class Rendezvous:
             self._changed.wait(left)
 
     def _blame_ended(self) -> None:
-        """Fail if somebody waits for a rank that is over."""
+        """Fail if nobody works any more and some wait for ranks that are over.
+
+        The fewer are to blame: one that came alone added a meeting, one that is missing alone
+        skipped it.
+        """
         meeting = self._meeting
-        missing = sorted(self._ended - meeting.values.keys())
-        if meeting.values and missing:
+        came, missing = sorted(meeting.values), sorted(self._ended)
+        if not came or len(came) + len(missing) < self.world_size:
+            return
+        if len(came) >= len(missing):
             self._fail_missing(meeting, missing, "ended its work without it")
+            return
+        names = ", ".join(map(str, came))
+        self._fail(
+            RankFailed(
+                f"rank {names} added {meeting.labels[came[0]]!r}: it came to a meeting "
+                f"{self._meetings_of[came[0]]} when the others had ended their work",
+                rank=came[0],
+            )
+        )
 
     def _fail_missing(self, meeting: _Meeting, missing: list[int], why: str) -> None:
         label = next(iter(meeting.labels.values()))
