@@ -20,6 +20,7 @@ from typer.testing import CliRunner, Result
 
 from talking_avatar.assets import portrait_path, speech_path
 from talking_avatar.cli import app
+from talking_avatar.file_transport import _Writer
 from talking_avatar.media import decode_file
 
 SIZE = "192x256"
@@ -126,3 +127,31 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     assert (process.returncode, stdout) == (130, "")
     assert stderr == "error: interrupted: nothing was written\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_terminal_gets_a_progress_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich's word for "this is a terminal"
+    result = render(tmp_path / "out.mp4")
+    assert result.exit_code == 0
+    assert "rendering" in result.stderr
+    assert "/171" in result.stderr
+    assert "rendering" not in result.stdout
+
+
+def test_a_full_disk_ends_the_rendering_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mux, num_tried = _Writer._mux, []
+
+    def mux_until_full(writer: _Writer, packets: list[Any]) -> None:
+        num_tried.append(len(packets))
+        if len(num_tried) == 60:
+            raise OSError("No space left on device")
+        mux(writer, packets)
+
+    monkeypatch.setattr(_Writer, "_mux", mux_until_full)
+    result = render(tmp_path / "out.mp4")
+    assert result.exit_code == 2
+    assert result.stderr == "error: out.mp4 cannot be written: No space left on device\n"
+    assert list(tmp_path.iterdir()) == []
+    assert len(num_tried) == 60, "nothing was written after it"
