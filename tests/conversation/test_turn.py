@@ -375,50 +375,62 @@ class AnyConversation(RuleBasedStateMachine):
 
     def collect(self) -> None:
         for outcome in self.turns.take_outcomes():
-            assert outcome.turn_id not in self.over, "a second outcome"
-            assert outcome.handed_out == self.shown[outcome.turn_id]
-            assert outcome.interrupted or outcome.handed_out == self.pushed[outcome.turn_id]
-            self.over[outcome.turn_id] = outcome
+            self.note(outcome)
+
+    def note(self, outcome: Outcome) -> None:
+        assert outcome.turn_id not in self.over, "a second outcome"
+        assert outcome.handed_out == self.shown[outcome.turn_id]
+        assert outcome.handed_out == sum(run.stop - run.start for run in outcome.runs)
+        assert outcome.interrupted or outcome.handed_out == self.pushed[outcome.turn_id]
+        self.over[outcome.turn_id] = outcome
 
     @precondition(lambda self: not self.pushed)
     @rule()
     def use_chunks_of_four(self) -> None:
         self.turns, self.per_chunk = machine(4), 4
 
-    @rule()
-    def open(self) -> None:
+    @rule(num=st.sampled_from([0, 700, 3_000, 9_999]), ends=st.sampled_from([True, True, False]))
+    def open(self, num: int, ends: bool) -> None:
         turn = self.turns.open()
         assert turn == len(self.pushed) + 1
         self.pushed[turn] = self.shown[turn] = 0
+        self.add(turn, num)
+        if ends:
+            self.turns.end(turn)
 
-    @precondition(lambda self: self.live())
-    @rule(data=st.data(), num=st.sampled_from([0, 1, 333, 999, 1_000, 1_001, 4_000, 9_999]))
-    def push(self, data: st.DataObject, num: int) -> None:
-        turn = data.draw(st.sampled_from(self.live()))
+    def add(self, turn: int, num: int) -> None:
         if self.turns.takes_speech(turn):
             self.turns.push(turn, turn * 1e5 + speech(num, start=self.pushed[turn]), self.now)
             self.pushed[turn] += num
 
     @precondition(lambda self: self.live())
-    @rule(data=st.data(), how=st.sampled_from(["end", "end", "flush"]))
+    @rule(data=st.data(), num=st.sampled_from([1, 333, 1_000, 1_001, 4_000, 9_999]))
+    def push(self, data: st.DataObject, num: int) -> None:
+        self.add(data.draw(st.sampled_from(self.live())), num)
+
+    @precondition(lambda self: self.live())
+    @rule(data=st.data(), how=st.sampled_from(["end", "flush"]))
     def finish(self, data: st.DataObject, how: str) -> None:
         getattr(self.turns, how)(data.draw(st.sampled_from(self.live())))
 
-    @rule(seconds=st.sampled_from([0.001, 0.05, 1.0]), is_due=st.booleans(), silent=st.booleans())
-    def plan(self, seconds: float, is_due: bool, silent: bool) -> None:
+    @rule(
+        num=st.integers(1, 6),
+        seconds=st.sampled_from([0.001, 0.05, 1.0]),
+        is_due=st.booleans(),
+        silent=st.booleans(),
+    )
+    def plan(self, num: int, seconds: float, is_due: bool, silent: bool) -> None:
         self.now += seconds
         if self.turns.wants_rewind(self.now):
             self.rewind(0)
-            assert not self.turns.wants_rewind(self.now) or self.turns.last_speech_frame < (
-                self.turns.next_chunk * self.per_chunk - 1
-            )
-        index = self.turns.next_chunk
-        chunk = self.turns.plan(self.now, is_due=is_due, may_be_silent=silent)
-        if chunk is not None:
-            assert chunk.index == index
-            assert len(chunk.samples) == self.per_chunk * 1_000 + LOOKAHEAD
-            assert self.per_chunk * 1_000 <= chunk.num_known <= len(chunk.samples)
-            assert not chunk.samples[chunk.num_known :].any()
+        for _ in range(num):
+            index = self.turns.next_chunk
+            chunk = self.turns.plan(self.now, is_due=is_due, may_be_silent=silent)
+            if chunk is not None:
+                assert chunk.index == index
+                assert len(chunk.samples) == self.per_chunk * 1_000 + LOOKAHEAD
+                assert self.per_chunk * 1_000 <= chunk.num_known <= len(chunk.samples)
+                assert not chunk.samples[chunk.num_known :].any()
 
     @rule(more=st.integers(0, 2))
     def rewind(self, more: int) -> None:
@@ -463,10 +475,13 @@ class AnyConversation(RuleBasedStateMachine):
         else:
             self.turns.resume(self.now)
 
-    @rule(behind=st.floats(0, 3))
+    @rule(behind=st.sampled_from([0.0, 0.5, 1.0, 2.5]))
     def settle(self, behind: float) -> None:
-        self.turns.settle(self.turns.next_frame - behind)
-        self.collect()
+        played = self.turns.next_frame - behind
+        self.turns.settle(played)
+        for outcome in self.turns.take_outcomes():
+            self.note(outcome)
+            assert not outcome.runs or outcome.runs[-1].ends_at <= played, "not played yet"
 
     @invariant()
     def silence_while_paused(self) -> None:
@@ -480,7 +495,7 @@ class AnyConversation(RuleBasedStateMachine):
         for _ in range(100_000):
             if not self.turns.turn_ids:
                 break
-            self.plan(1.0, True, False)
+            self.plan(2, 1.0, True, False)
             self.show(4)
             self.settle(0)
         self.collect()
@@ -490,8 +505,8 @@ class AnyConversation(RuleBasedStateMachine):
 
 TestAnyConversation = AnyConversation.TestCase
 TestAnyConversation.settings = settings(
-    max_examples=150,
-    stateful_step_count=40,
+    max_examples=200,
+    stateful_step_count=50,
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
