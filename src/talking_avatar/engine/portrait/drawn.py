@@ -20,13 +20,15 @@ Flat, shaded and blurred drawings, as PNG and JPEG: 0.44 to 1."""
 FACE_PX = 200
 """Faces are reduced to this height, so that blur and grain of large photos do not matter."""
 _CLIPPED_BELOW, _CLIPPED_ABOVE = 5, 250
+_DARK = 64
+"""In darker faces one step is texture already: there are few steps left."""
 _MIN_MEASURED_SHARE = 0.12
 """Over- and underexposed pixels are flat in photos too and do not count, unless nothing else is
 there, as in line art."""
 
 
 def flat_share(rgb: npt.NDArray[np.uint8], mesh: Mesh) -> float:
-    """How much of a face has no texture at all: no difference above 1 in 3x3 pixels."""
+    """How much of a face has no texture at all: at most one step of gray within 3x3 pixels."""
     low = np.maximum(mesh.points[:, :2].min(axis=0).astype(int), 0)
     high = mesh.points[:, :2].max(axis=0).astype(int) + 1
     scale = min(1.0, FACE_PX / mesh.height_px)
@@ -42,4 +44,5 @@ def flat_share(rgb: npt.NDArray[np.uint8], mesh: Mesh) -> float:
     measured = face & (gray > _CLIPPED_BELOW) & (gray < _CLIPPED_ABOVE)
     if measured.sum() < _MIN_MEASURED_SHARE * face.sum():
         measured = face
-    return float((contrast[measured] <= 1).mean())
+    one_step = 1 if np.median(gray[measured]) >= _DARK else 0
+    return float((contrast[measured] <= one_step).mean())
