@@ -15,5 +15,5 @@ def portrait_path() -> Path:
 
 
 def speech_path() -> Path:
-    """The bundled speech: a sentence of Jane Austen read for LibriVox, public domain, 7.1 s FLAC."""
+    """The bundled speech: Jane Austen read for LibriVox, public domain, 7.1 s of FLAC."""
     return Path(str(files(__name__).joinpath("speech.flac")))
