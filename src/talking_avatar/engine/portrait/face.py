@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MouthShape:
-    """Lips, jaw and tongue. All 0: the mouth as it is in the photo when ``close`` is 0, and lips
-    touching when ``close`` is 1.
+    """Lips, jaw and tongue.
+
+    All 0: the mouth as it is in the photo when ``close`` is 0, and lips touching when it is 1.
 
     Attributes:
         close: 0: the photo's own mouth; 1: lips meet (what the other values then open from). Speech
