@@ -68,7 +68,5 @@ class DiffusionConfig(_EngineConfig):
     seed: int = 0
 
 
-EngineConfig: TypeAlias = Annotated[
-    PortraitConfig | DiffusionConfig, Field(discriminator="kind")
-]
+EngineConfig: TypeAlias = Annotated[PortraitConfig | DiffusionConfig, Field(discriminator="kind")]
 """Any engine's configuration."""

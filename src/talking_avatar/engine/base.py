@@ -259,4 +259,3 @@ class Engine(Protocol):
     async def aclose(self) -> None:
         """Release the engine. Idempotent."""
         ...
-
