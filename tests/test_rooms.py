@@ -14,7 +14,7 @@ SOURCE = Path(talking_avatar.__file__).parent
 LAYERS: list[set[str]] = [
     {"_version", "errors", "types", "config", "assets"},
     {"engine"},
-    {"plausibility", "tape", "pixels"},
+    {"plausibility", "tape", "turn_plan", "pixels"},
     {
         "audio",
         "media",

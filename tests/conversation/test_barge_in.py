@@ -210,6 +210,8 @@ async def test_a_far_end_that_acknowledges_says_what_was_played(open_stage: Open
         cut = await turn
         assert stage.transport.num_interrupts == 1
     assert (whole.played_s, whole.source, whole.interrupted) == (1.0, "acknowledged", False)
+    assert whole.latency.transport_s == pytest.approx(0.3, abs=2 * FRAME_S), "seen frame by frame"
+    assert whole.latency.total_s == whole.first_frame_s + whole.latency.transport_s
     assert cut.source == position.source == "acknowledged"
     assert 0.65 <= cut.played_s == position.seconds <= 0.75
 

@@ -6,6 +6,7 @@ No number here depends on how fast the machine is: frames that come late still f
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import numpy as np
 
@@ -43,8 +44,8 @@ async def test_talking_barging_in_and_idling_have_no_seam() -> None:
     frames, steps = transport.frames, steps_of(transport)
     assert [frame.index for frame in frames] == list(range(len(frames)))
     spoken = [frame.speaking for frame in frames]
-    inside = np.array([a and b for a, b in zip(spoken[:-1], spoken[1:], strict=True)])
-    seams = np.array([a != b for a, b in zip(spoken[:-1], spoken[1:], strict=True)])
+    inside = np.array([a and b for a, b in pairwise(spoken)])
+    seams = np.array([a != b for a, b in pairwise(spoken)])
     assert seams.sum() in (7, 8), "four turns begin and end; the last may end with the session"
     assert steps[~inside].max() <= 1.5 * steps[inside].max()
     assert steps.min() > 0, "it is never a still picture"

@@ -10,7 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from talking_avatar.engine.base import SAMPLES_PER_FRAME
 from talking_avatar.tape import SpeechTape
-from talking_avatar.turn import PATIENCE_S, FramePlan, Outcome, Run, State, TurnMachine
+from talking_avatar.turn import PATIENCE_S, State, TurnMachine
+from talking_avatar.turn_plan import FramePlan, Outcome, Run
 
 LOOKAHEAD = 2_880
 

@@ -6,6 +6,8 @@ The parts behind it, from the outside in:
     turn_handle      one turn as its speaker sees it: push, end, result
     sources          whatever `say` takes -> chunks of PCM in a stated format
     conductor        three loops that drive engine and timeline: plan, collect, present
+    pipeline         the chunks that the engine was given and that are not wholly shown
+    results          who waits for which turn, and what they get
     outlet           whoever takes the frames: a reader, a transport, or nobody
     declick          speech of a frame -> int16, without a click where speech stops in a gap
     gestures         a nod as head angles over time

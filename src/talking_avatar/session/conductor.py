@@ -1,7 +1,7 @@
 """Drives one engine stream and one timeline, in three loops over shared state.
 
     plan      decides and submits chunks while there is room; rewinds when plans changed
-    collect   waits for the engine's chunks, in order
+    collect   waits for the engine's chunks, in order (`Pipeline.collect`)
     present   hands each frame over when it is due
 
 All three, and every call from outside, run on one event loop, and change state only between
@@ -11,60 +11,30 @@ awaits. What to say is decided by `TurnMachine`, when by `Pacer`.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import NoReturn
 
 import anyio
-import numpy as np
-import numpy.typing as npt
 
-from talking_avatar.audio import Samples
 from talking_avatar.cost import Meter
-from talking_avatar.engine.base import (
-    FPS,
-    AvatarStream,
-    ChunkTicket,
-    Controls,
-    EngineInfo,
-    FrameBlock,
-    SpeechWindow,
-)
-from talking_avatar.errors import ChunkDropped, SessionClosed
+from talking_avatar.engine.base import FPS, AvatarStream, Controls, EngineInfo
+from talking_avatar.errors import SessionClosed
 from talking_avatar.pacing import LATE_S, Pacer, missed_cause
 from talking_avatar.session.declick import Declicker
 from talking_avatar.session.gestures import Gesture, GestureName
 from talking_avatar.session.outlet import Outlet
+from talking_avatar.session.pipeline import Pipeline
+from talking_avatar.session.results import Results
 from talking_avatar.stats import StatsRecorder
-from talking_avatar.turn import ChunkPlan, FramePlan, Outcome, TurnMachine
-from talking_avatar.types import ClockMode, Frame, PixelFormat, Position, TurnLatency, TurnResult
+from talking_avatar.tape import Samples
+from talking_avatar.turn import TurnMachine
+from talking_avatar.turn_plan import FramePlan, Outcome
+from talking_avatar.types import ClockMode, Frame, PixelFormat, Position, TurnResult
 
 _DRAIN_FRAMES = 2 * FPS
 """How long a turn that was handed out whole waits for the far end to say that it was played."""
-
-
-@dataclass(slots=True, eq=False)
-class _Chunk:
-    """A chunk from its submission until its last frame has left."""
-
-    plan: ChunkPlan
-    ticket: ChunkTicket
-    planned: float
-    images: npt.NDArray[np.uint8] | None = None
-    ready: float = 0.0
-    decode_s: float = 0.0
-    is_dropped: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Speaker:
-    """What is kept of a turn beside the machine: who waits for it, and its latency."""
-
-    result: asyncio.Future[TurnResult]
-    voice_agent_s: float | None
-    latency: TurnLatency | None = None
 
 
 class Conductor:
@@ -90,31 +60,32 @@ class Conductor:
         stats: StatsRecorder,
         meter: Meter,
     ) -> None:
-        self._stream = stream
         self._info = info
         self._outlet = outlet
         self._is_live = clock == "live"
-        self._pixel_format = pixel_format
         self._stats = stats
-        self._meter = meter
         self._loop = asyncio.get_running_loop()
         self._machine = TurnMachine(
             frames_per_chunk=info.frames_per_chunk, lookahead_samples=info.lookahead_samples
         )
         self._pacer = Pacer(info, start=self._loop.time())
+        self._pipeline = Pipeline(
+            stream,
+            info,
+            pixel_format=pixel_format,
+            pacer=self._pacer,
+            meter=meter,
+            on_arrival=self._note_arrival,
+        )
+        self._results = Results(stats)
         self._declicker = Declicker()
-        self._chunks: dict[int, _Chunk] = {}  # not wholly shown, by index
-        self._in_work: deque[_Chunk] = deque()  # submitted, not ready
-        self._last_ready = 0.0
         self._blocked_at = -inf  # when the loop last ran us late
-        self._speakers: dict[int, _Speaker] = {}
         self._controls = Controls()
         self._gestures: list[Gesture] = []
         self._wanted_frames = 0  # unpaced: idle motion that was asked for
         self._error: Exception | None = None
         self._is_over = False
         self._to_plan = asyncio.Event()
-        self._to_collect = asyncio.Event()
         self._to_present = asyncio.Event()
         self._shown = asyncio.Event()  # replaced at each frame
 
@@ -150,7 +121,7 @@ class Conductor:
         """Begin a turn; its result will be set exactly once."""
         self.check_running()
         turn_id = self._machine.open()
-        self._speakers[turn_id] = _Speaker(result, voice_agent_s)
+        self._results.expect(turn_id, result, voice_agent_s)
         return turn_id
 
     def takes_speech(self, turn_id: int) -> bool:
@@ -228,7 +199,7 @@ class Conductor:
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._plan_loop)
-            tasks.start_soon(self._collect_loop)
+            tasks.start_soon(self._pipeline.collect)
             tasks.start_soon(
                 self._present_live if self._is_live else self._present_unpaced, started
             )
@@ -259,7 +230,7 @@ class Conductor:
         """
         begun = -(-self._machine.next_frame // self._info.frames_per_chunk)
         depth = self._info.pipeline_depth
-        return self._machine.next_chunk - begun < depth and len(self._in_work) < depth
+        return self._machine.next_chunk - begun < depth and len(self._pipeline.unfinished) < depth
 
     def _submit_next(self) -> bool:
         machine, now = self._machine, self._loop.time()
@@ -271,16 +242,7 @@ class Conductor:
         plan = machine.plan(now, is_due=is_due, may_be_silent=is_idle_wanted)
         if plan is None:
             return False
-        window = SpeechWindow(
-            chunk_index=plan.index,
-            samples=plan.samples,
-            num_known=plan.num_known,
-            speaking=plan.speaking,
-        )
-        ticket = self._stream.submit(window, self._controls_at(at_frame))
-        chunk = self._chunks[plan.index] = _Chunk(plan, ticket, now)
-        self._in_work.append(chunk)
-        self._to_collect.set()
+        self._pipeline.submit(plan, self._controls_at(at_frame))
         return True
 
     async def _wait_to_plan(self) -> None:
@@ -299,22 +261,13 @@ class Conductor:
     async def _rewind(self, now: float) -> None:
         """Drop the chunks whose plan changed, as many as can be without a stall."""
         machine = self._machine
-        kept = max(
-            self._pacer.keep(
-                next_frame=machine.next_frame,
-                now=now,
-                unfinished=tuple(chunk.plan.index for chunk in self._in_work),
-            ),
-            machine.last_speech_frame // self._info.frames_per_chunk,
+        kept = self._pacer.keep(
+            next_frame=machine.next_frame, now=now, unfinished=self._pipeline.unfinished
         )
-        dropped = [chunk for index, chunk in self._chunks.items() if index > kept]
+        if not machine.is_muted:  # only silence gives way: speech that is planned stays so
+            kept = max(kept, machine.last_speech_frame // self._info.frames_per_chunk)
         machine.drop_after(kept)
-        for chunk in dropped:
-            chunk.is_dropped = True
-            del self._chunks[chunk.plan.index]
-        self._in_work = deque(chunk for chunk in self._in_work if not chunk.is_dropped)
-        if dropped:
-            await self._stream.rewind(kept)
+        await self._pipeline.rewind(kept)
 
     def _controls_at(self, frame: int) -> Controls:
         if not self._gestures:
@@ -326,45 +279,9 @@ class Conductor:
         yaw, pitch, roll = (sum(angle) for angle in zip(*heads, strict=True))
         return replace(self._controls, head=(yaw, pitch, roll))
 
-    async def _collect_loop(self) -> None:
-        while True:
-            while not self._in_work:
-                self._to_collect.clear()
-                await self._to_collect.wait()
-            chunk = self._in_work[0]
-            try:
-                block = await chunk.ticket.frames()
-            except ChunkDropped:
-                if not chunk.is_dropped:
-                    raise
-                continue
-            self._meter.note(block)
-            images = await self._converted(block.images)
-            if not chunk.is_dropped:
-                self._arrived(chunk, block, images)
-
-    async def _converted(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        if self._pixel_format == "rgb24":
-            return images
-        from talking_avatar.pixels import to_i420
-
-        return await asyncio.to_thread(to_i420, images)
-
-    def _arrived(self, chunk: _Chunk, block: FrameBlock, images: npt.NDArray[np.uint8]) -> None:
-        now = self._loop.time()
-        self._in_work.remove(chunk)
-        service_s = now - max(chunk.planned, self._last_ready)
-        self._last_ready = now
-        self._pacer.observe(block, service_s=service_s)
-        chunk.images, chunk.ready, chunk.decode_s = images, now, block.decode_s
+    def _note_arrival(self) -> None:
         self._to_present.set()
         self._to_plan.set()
-
-    def _is_ready(self, frame: int, num_chunks: int = 1) -> bool:
-        first = frame // self._info.frames_per_chunk
-        wanted = [self._chunks.get(first + n) for n in range(num_chunks)]
-        planned = [chunk for chunk in wanted if chunk is not None]
-        return wanted[0] is not None and all(chunk.images is not None for chunk in planned)
 
     async def _present_live(self, started: asyncio.Event) -> None:
         await self._wait_until_ready(0, self._info.pipeline_depth)
@@ -378,7 +295,7 @@ class Conductor:
             if woken - due > LATE_S:
                 self._blocked_at = woken
                 await asyncio.sleep(0)  # let what came while the loop was held be collected
-            if self._is_ready(frame):
+            if self._pipeline.is_ready(frame):
                 await self._show(frame, due, woken)
             else:
                 await self._stall(frame, due)
@@ -389,14 +306,14 @@ class Conductor:
             await asyncio.sleep(left)
 
     async def _wait_until_ready(self, frame: int, num_chunks: int) -> None:
-        while not self._is_ready(frame, num_chunks):
+        while not self._pipeline.is_ready(frame, num_chunks):
             self._to_present.clear()
             await self._to_present.wait()
 
     async def _stall(self, frame: int, due: float) -> None:
         """Picture and sound wait together until the frame is there; then its time is set anew."""
         await self._wait_until_ready(frame, 1)
-        chunk = self._chunks[frame // self._info.frames_per_chunk]
+        chunk = self._pipeline.chunk_of(frame)
         lead_s = self._info.pipeline_depth * self._info.chunk_s
         cause = missed_cause(
             due=due,
@@ -418,7 +335,7 @@ class Conductor:
         while True:
             frame = self._machine.next_frame
             is_wanted = self._machine.last_speech_frame >= frame or frame < self._wanted_frames
-            if is_wanted and self._is_ready(frame):
+            if is_wanted and self._pipeline.is_ready(frame):
                 await self._show(frame, None, self._loop.time())
                 self._settle(frame + 1)
             else:
@@ -427,20 +344,15 @@ class Conductor:
 
     async def _show(self, frame: int, due: float | None, woken: float) -> None:
         """Hand over the next frame; count it, and finish what ended before it."""
-        per_chunk = self._info.frames_per_chunk
-        chunk = self._chunks[frame // per_chunk]
-        assert chunk.images is not None
         now = self._loop.time()
         plan = self._machine.show()
-        self._note_first_frame(plan, chunk, now)
-        if (frame + 1) % per_chunk == 0:
-            del self._chunks[chunk.plan.index]
+        self._note_first_frame(plan, frame, now)
         sound = self._declicker.sound(plan)
         self._stats.left(now, len(sound))
         await self._outlet.hand_over(
             Frame(
                 index=frame,
-                image=chunk.images[frame % per_chunk],
+                image=self._pipeline.take(frame),
                 audio=sound,
                 pts=frame / FPS,
                 turn_id=plan.turn_id,
@@ -456,18 +368,15 @@ class Conductor:
 
     # -- results
 
-    def _note_first_frame(self, plan: FramePlan, chunk: _Chunk, now: float) -> None:
-        if plan.turn_id is None or not plan.num_speech or plan.start:
-            return
-        speaker = self._speakers[plan.turn_id]
-        decode_s = min(chunk.decode_s, chunk.ready - chunk.planned)
-        speaker.latency = TurnLatency(
-            voice_agent_s=speaker.voice_agent_s,
-            conditioning_s=chunk.planned - self._machine.first_push_at(plan.turn_id),
-            generate_s=chunk.ready - chunk.planned - decode_s,
-            decode_s=decode_s,
-            hand_out_s=now - chunk.ready,
-        )
+    def _note_first_frame(self, plan: FramePlan, frame: int, now: float) -> None:
+        if plan.turn_id is not None and plan.num_speech and not plan.start:
+            self._results.note_first_frame(
+                plan.turn_id,
+                self._pipeline.chunk_of(frame),
+                first_push=self._machine.first_push_at(plan.turn_id),
+                pts=frame / FPS,
+                now=now,
+            )
 
     def _settle(self, elapsed_frames: int) -> None:
         """Finish the turns that were played whole.
@@ -475,44 +384,18 @@ class Conductor:
         Args:
             elapsed_frames: Frames handed out whose time is over.
         """
-        if not self._speakers:
+        if not self._results:
             return
         position = self._outlet.played_position(elapsed_frames)
-        if position.source == "handed_out":
-            played = float(elapsed_frames)
-        else:
-            played = max(position.seconds * FPS, elapsed_frames - _DRAIN_FRAMES)
+        played = float(elapsed_frames)
+        if position.source != "handed_out":
+            self._results.note_played(position, self._loop.time())
+            played = max(position.seconds * FPS, played - _DRAIN_FRAMES)
         self._machine.settle(played)
         self._finish(self._machine.take_outcomes())
 
     def _finish(self, outcomes: list[Outcome]) -> list[TurnResult]:
-        results = [self._result_of(outcome) for outcome in outcomes]
-        for result in results:
-            speaker = self._speakers.pop(result.turn_id)
-            self._stats.num_turns += 1
-            self._stats.num_interrupted += result.interrupted
-            if speaker.result.done():
-                continue  # whoever waited was cancelled with its loop
-            if self._error is not None:
-                speaker.result.set_exception(self._error)
-            else:
-                speaker.result.set_result(result)
-        return results
-
-    def _result_of(self, outcome: Outcome) -> TurnResult:
+        if not outcomes:
+            return []
         position = self._outlet.played_position(self._machine.next_frame)
-        played = outcome.handed_out
-        if outcome.interrupted:
-            played = min(played, outcome.samples_played_at(position.seconds * FPS))
-        latency = self._speakers[outcome.turn_id].latency
-        return TurnResult(
-            turn_id=outcome.turn_id,
-            played_s=played / (FPS * 1_000),
-            source=position.source,
-            interrupted=outcome.interrupted,
-            first_frame_s=latency.pipeline_s if latency else None,
-            num_frames=outcome.num_frames,
-            stalls=outcome.num_stalls,
-            stalled_s=outcome.stalled_frames / FPS,
-            latency=latency,
-        )
+        return self._results.finish(outcomes, position, self._error)

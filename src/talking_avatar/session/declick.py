@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from talking_avatar.audio import to_int16
 from talking_avatar.engine.base import SAMPLES_PER_FRAME
-from talking_avatar.turn import FramePlan
+from talking_avatar.turn_plan import FramePlan
 
 FADE_SAMPLES = 48
 """2 ms at 24 kHz: the spectrum of a step of that length lies below what is heard as a click."""
