@@ -57,7 +57,7 @@ class HeadRig:
         chin = points[CHIN, 1]
         _, ys = self.nodes
         neck = 1 - smoothstep(ys, chin + 0.05 * self.face_height, chin + 0.80 * self.face_height)
-        self.follows = near * neck
+        self.follows = near * neck * self._inside(width)
         depth = self._depth(photo.landmarks, at)
         self.turns = (depth + _AXIS_BEHIND * self.face_height) * self.follows
         body = smoothstep(ys, chin + 0.1 * self.face_height, chin + 0.9 * self.face_height)
@@ -78,6 +78,12 @@ class HeadRig:
         down -= self.breathes * (float(state.breath) * 0.006 * size)
         down -= self.brows * (float(state.brow) * 0.022 * size)
         return np.stack([across, down]).astype(np.float32)
+
+    def _inside(self, width: int) -> Array:
+        """0 at the frame's upper and side edges: beyond them there is nothing to move in."""
+        xs, ys = self.nodes
+        edge = np.minimum(np.minimum(xs, width - 1 - xs), ys)
+        return smoothstep(edge, 0.0, 0.12 * self.face_height)
 
     def _near_person(self, mask: Array) -> Array:
         """1 on the person, falling to 0 over a quarter of the face's height around."""
