@@ -20,7 +20,7 @@ _TREMBLE, _MOVE = 0.02, 0.18
 _SILENT_DB, _SPEECH_DB = -54.0, -48.0
 """Absolute: noise at -60 dB leaves lips shut whatever it sounds like; speech at -35 dBFS has peaks
 near -30."""
-_FREE, _TOUCHING = 0.22, 0.42
+_FREE, _TOUCHING = 0.18, 0.36
 """Probability of a closure up to which lips are free, and from which they touch."""
 _PARTED, _SHUT = 0.6, 0.25
 """Likewise of a voice."""

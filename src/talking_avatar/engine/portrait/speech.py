@@ -1,7 +1,7 @@
 """Speech in, mouth shapes out: a log-mel front end and a small net, in numpy, as a stream.
 
 Takes: 1,000 samples at 24 kHz per frame and up to `LOOKAHEAD_SAMPLES` of what follows.
-Gives: one `HeardShape` per frame, 0.25 ms of one core each.
+Gives: one `HeardShape` per frame, 0.2 ms of one core each.
 Never looks further ahead, never normalizes by what it has not heard, never moves a face.
 
 Columns of the spectrum stand every 250 samples, four to a frame. The net sees 38 of them: 24
