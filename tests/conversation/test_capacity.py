@@ -7,7 +7,7 @@ import pytest
 from talking_avatar.capacity import Capacity, available_cores
 from talking_avatar.errors import AtCapacity
 from talking_avatar.session import AvatarSession
-from talking_avatar.session import avatar_session as module
+from talking_avatar.session import owner as module
 from talking_avatar.testing import FakeEngine, RecordingTransport, in_virtual_time
 
 

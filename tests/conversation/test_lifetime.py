@@ -268,6 +268,19 @@ async def test_a_transport_that_breaks_ends_the_session(open_stage: OpenStage) -
             pass
 
 
+class Unfinished(RecordingTransport):
+    async def aclose(self) -> None:
+        raise OSError("the file could not be finished")
+
+
+@in_virtual_time
+async def test_what_fails_while_closing_is_told_to_who_closes(open_stage: OpenStage) -> None:
+    with pytest.raises(OSError, match="could not be finished"):
+        async with open_stage(Unfinished()) as stage:
+            await stage.session.say(counted(0.5), sample_rate=RATE)
+    assert stage.stream.is_closed
+
+
 @in_virtual_time
 async def test_a_transport_that_hangs_does_not_hold_the_close(open_stage: OpenStage) -> None:
     async with open_stage(RecordingTransport(send_s=1e6)) as stage:
@@ -346,3 +359,16 @@ async def test_a_cpu_costs_no_gpu_hours() -> None:
     assert (session.gpu_hours(), cpu.gpu_hours) == (0.0, 0.0)
     assert cpu.held_s >= 100
     assert cpu.active_s == pytest.approx(100 * 24 * 0.015, rel=0.01)
+
+
+def test_usage_is_known_after_the_loop_has_ended() -> None:
+    session = AvatarSession("any", engine=FakeEngine(), clock="unpaced")
+
+    async def main() -> None:
+        async with session:
+            await session.say(counted(0.1), sample_rate=RATE)
+
+    asyncio.run(main())
+    [cpu] = session.usage().devices
+    assert cpu.held_s > 0
+    assert session.gpu_hours() == 0.0

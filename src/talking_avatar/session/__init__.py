@@ -2,7 +2,8 @@
 
 The parts behind it, from the outside in:
 
-    avatar_session   the public surface, and the owner task that everything lives in
+    avatar_session   the public surface
+    owner            the one task that everything lives in: opens, runs, closes
     turn_handle      one turn as its speaker sees it: push, end, result
     sources          whatever `say` takes -> chunks of PCM in a stated format
     conductor        three loops that drive engine and timeline: plan, collect, present

@@ -1,53 +1,34 @@
 """`AvatarSession`: a photo that talks, as application code awaits it.
 
-Everything that runs lives in one **owner task**, which holds the session's task group. `start`,
-`aclose` and ``async with`` only send it messages: a session may be started in one task and closed
-in another, and no cancel scope spans a yield. Cancelling a caller cancels what it asked for, never
-the session.
+Takes speech and wishes, gives frames and results. Never runs anything itself: what runs lives in
+the owner task. Cancelling a caller takes back what it asked for, never the session.
 """
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 from dataclasses import replace
 from math import ceil
 from types import TracebackType
 from typing import TypedDict, Unpack
 
-import anyio
-import structlog
-
 from talking_avatar.audio import Encoding
-from talking_avatar.capacity import PROCESS_CAPACITY
-from talking_avatar.config import DiffusionConfig, EngineConfig, PortraitConfig
-from talking_avatar.cost import Meter, Usage
-from talking_avatar.engine import open_engine
-from talking_avatar.engine.base import (
-    FPS,
-    SAMPLE_RATE,
-    Avatar,
-    Emotion,
-    Engine,
-    EngineInfo,
-    Photo,
-)
-from talking_avatar.errors import SessionClosed, SessionError, SessionNotStarted
+from talking_avatar.config import EngineConfig
+from talking_avatar.cost import Usage
+from talking_avatar.engine.base import FPS, Avatar, Emotion, Engine, EngineInfo, Photo
+from talking_avatar.errors import SessionNotStarted
 from talking_avatar.session.conductor import Conductor
 from talking_avatar.session.gestures import GestureName
-from talking_avatar.session.outlet import FrameReader, Outlet
+from talking_avatar.session.outlet import FrameReader
+from talking_avatar.session.owner import Owner, Settings
 from talking_avatar.session.sources import Speech, pieces, rate_of
 from talking_avatar.session.turn_handle import Turn
 from talking_avatar.stats import SessionStats, StatsRecorder
-from talking_avatar.transport import MediaInfo, Transport
+from talking_avatar.transport import Transport
 from talking_avatar.turn import State
 from talking_avatar.types import ClockMode, PixelFormat, Position, TurnResult
 
-_log = structlog.stdlib.get_logger("talking_avatar.session")
-
-CLOSE_WAIT_S = 10.0
-"""How long closing waits for the transport to take the frames that it was offered: seconds of
-encoding on a busy machine, and a bound for one that hangs."""
+_NOT_STARTED = "start the session first: async with AvatarSession(...)"
 
 
 class ControlChanges(TypedDict, total=False):
@@ -95,27 +76,20 @@ class AvatarSession:
         face: int | None = None,
         checks_capacity: bool = True,
     ) -> None:
-        if clock not in ("live", "unpaced"):
-            raise ValueError(f"clock {clock!r} must be 'live' or 'unpaced'")
-        if pixel_format not in ("rgb24", "i420"):
-            raise ValueError(f"pixel_format {pixel_format!r} must be 'rgb24' or 'i420'")
-        self._photo = photo
-        self._engine = engine
-        self._transport = transport
-        self._clock: ClockMode = clock
-        self._seed = seed
-        self._pixel_format: PixelFormat = pixel_format
-        self._face = face
-        self._checks_capacity = checks_capacity and clock == "live"
         self._stats = StatsRecorder()
-        self._owner: asyncio.Task[None] | None = None
-        self._closing = asyncio.Event()
-        self._has_started = False
-        self._info: EngineInfo | None = None
-        self._avatar: Avatar | None = None
-        self._meter: Meter | None = None
-        self._outlet: Outlet | None = None
-        self._conductor: Conductor | None = None
+        self._owner = Owner(
+            Settings(
+                photo=photo,
+                engine=engine,
+                transport=transport,
+                clock=clock,
+                seed=seed,
+                pixel_format=pixel_format,
+                face=face,
+                checks_capacity=checks_capacity,
+            ),
+            self._stats,
+        )
 
     # -- lifecycle
 
@@ -130,36 +104,18 @@ class AvatarSession:
             AtCapacity: The cores do not hold one more live session.
             SessionError: The session was started before; make a new one.
         """
-        if self._owner is not None:
-            raise SessionError("a session starts once: make a new one")
-        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._owner = asyncio.create_task(self._own(started), name="talking_avatar.session")
-        try:
-            await started
-        except asyncio.CancelledError:
-            self._owner.cancel()
-            await self._wait_for_owner()
-            raise
-        except BaseException:
-            await self._wait_for_owner()
-            raise
+        await self._owner.start()
 
     async def aclose(self) -> None:
         """End the session: cut what is being said, let the transport finish, release the engine.
 
-        Idempotent; any task may call it, and several may at once. Never raises what ended the
-        session: `say` and `frames` did.
-        """
-        self._closing.set()
-        if self._owner is not None:
-            if not self._has_started:
-                self._owner.cancel()
-            await self._wait_for_owner()
+        Idempotent; any task may call it, and several may at once. What ended the session is not
+        raised here: `say` and `frames` did.
 
-    async def _wait_for_owner(self) -> None:
-        assert self._owner is not None
-        with anyio.CancelScope(shield=True):
-            await asyncio.wait([self._owner])
+        Raises:
+            Exception: What failed while closing: a file that could not be finished, for one.
+        """
+        await self._owner.aclose()
 
     async def __aenter__(self) -> AvatarSession:
         await self.start()
@@ -172,109 +128,6 @@ class AvatarSession:
         traceback: TracebackType | None,
     ) -> None:
         await self.aclose()
-
-    async def _own(self, started: asyncio.Future[None]) -> None:
-        """The owner task: everything the session holds is opened, runs and is closed in here."""
-        try:
-            async with AsyncExitStack() as stack:
-                await self._open(stack)
-                await self._run(started)
-        except Exception as error:
-            if not started.done():
-                started.set_exception(error)
-        finally:
-            if not started.done():
-                started.set_exception(SessionClosed("the session was closed while it started"))
-
-    async def _open(self, stack: AsyncExitStack) -> None:
-        loop = asyncio.get_running_loop()
-        engine = self._engine
-        if isinstance(engine, (str, PortraitConfig, DiffusionConfig)):
-            opened = await open_engine(engine)
-            stack.push_async_callback(opened.aclose)
-        else:
-            opened = engine
-        self._info = opened.info
-        self._take_lease(stack, opened.info)
-        self._meter = Meter(opened.info.devices)
-        self._meter.start(loop.time())
-        stack.callback(self._stop_meter)
-        self._avatar = await opened.prepare(self._photo, face=self._face)
-        stream = await opened.open_stream(self._avatar, seed=self._seed)
-        stack.push_async_callback(stream.aclose)
-        self._outlet = Outlet(self._transport, clock=self._clock, stats=self._stats, now=loop.time)
-        if self._transport is not None:
-            stack.push_async_callback(self._transport.aclose)
-            await self._transport.open(self._media)
-        self._conductor = Conductor(
-            stream,
-            opened.info,
-            self._outlet,
-            clock=self._clock,
-            pixel_format=self._pixel_format,
-            stats=self._stats,
-            meter=self._meter,
-        )
-
-    def _take_lease(self, stack: AsyncExitStack, info: EngineInfo) -> None:
-        """Hold cores while the session lives, where it is cores that render."""
-        if self._checks_capacity and not any(device.is_gpu for device in info.devices):
-            PROCESS_CAPACITY.admit(info.step_s / info.chunk_s, self._loop_time())
-            stack.callback(lambda: PROCESS_CAPACITY.release(self._loop_time()))
-
-    def _stop_meter(self) -> None:
-        if self._meter is not None:
-            self._meter.stop(asyncio.get_running_loop().time())
-
-    @property
-    def _media(self) -> MediaInfo:
-        return MediaInfo(
-            width=self.info.width,
-            height=self.info.height,
-            pixel_format=self._pixel_format,
-            fps=FPS,
-            sample_rate=SAMPLE_RATE,
-            clock=self._clock,
-        )
-
-    async def _run(self, started: asyncio.Future[None]) -> None:
-        """Run until `aclose`, the owner's cancellation, or the first thing that fails."""
-        conductor, outlet = self._conductor, self._outlet
-        assert conductor is not None
-        assert outlet is not None
-        is_ready = asyncio.Event()
-        error: Exception | None = None
-        try:
-            async with anyio.create_task_group() as tasks:
-                sending = asyncio.Event()
-                tasks.start_soon(self._send, outlet, sending)
-                async with anyio.create_task_group() as driving:
-                    driving.start_soon(conductor.run, is_ready)
-                    await is_ready.wait()
-                    self._has_started = True
-                    if not started.done():
-                        started.set_result(None)
-                    await self._closing.wait()
-                    driving.cancel_scope.cancel()
-                conductor.end_all(None)
-                outlet.close()
-                with anyio.move_on_after(CLOSE_WAIT_S):
-                    await sending.wait()
-                tasks.cancel_scope.cancel()
-        except ExceptionGroup as group:
-            error = _first_of(group)
-            _log.error("session_failed", error=type(error).__name__, reason=str(error))
-            raise error from error.__cause__
-        finally:
-            conductor.end_all(error)
-            outlet.close(error)
-
-    @staticmethod
-    async def _send(outlet: Outlet, is_over: asyncio.Event) -> None:
-        try:
-            await outlet.run()
-        finally:
-            is_over.set()
 
     # -- speech
 
@@ -395,21 +248,22 @@ class AvatarSession:
     @property
     def info(self) -> EngineInfo:
         """Of the engine. Raises `SessionNotStarted` before `start`."""
-        if self._info is None:
-            raise SessionNotStarted("start the session first: async with AvatarSession(...)")
-        return self._info
+        if self._owner.info is None:
+            raise SessionNotStarted(_NOT_STARTED)
+        return self._owner.info
 
     @property
     def avatar(self) -> Avatar:
         """The prepared photo, with its warnings. Raises `SessionNotStarted` before `start`."""
-        if self._avatar is None:
-            raise SessionNotStarted("start the session first: async with AvatarSession(...)")
-        return self._avatar
+        if self._owner.avatar is None:
+            raise SessionNotStarted(_NOT_STARTED)
+        return self._owner.avatar
 
     @property
     def state(self) -> State:
         """What the session does now."""
-        return State.CLOSED if self._conductor is None else self._conductor.machine.state
+        conductor = self._owner.conductor
+        return State.CLOSED if conductor is None else conductor.machine.state
 
     def stats(self) -> SessionStats:
         """How steady it ran so far; also after `aclose`."""
@@ -417,27 +271,16 @@ class AvatarSession:
 
     def usage(self) -> Usage:
         """What it used so far; stops at `aclose`."""
-        if self._meter is None:
-            return Usage()
-        return self._meter.usage(self._loop_time())
+        return self._owner.usage()
 
     def gpu_hours(self) -> float:
         """GPU-hours held so far; 0.0 where the engine holds no GPU. Stops at `aclose`."""
         return self.usage().gpu_hours
 
-    @staticmethod
-    def _loop_time() -> float:
-        return asyncio.get_running_loop().time()
-
     @property
     def _running(self) -> Conductor:
-        if self._conductor is None:
-            raise SessionNotStarted("start the session first: async with AvatarSession(...)")
-        self._conductor.check_running()
-        return self._conductor
-
-
-def _first_of(group: ExceptionGroup[Exception]) -> Exception:
-    """Give what failed first; several loops failing at once is rare, and the first is the cause."""
-    first = group.exceptions[0]
-    return _first_of(first) if isinstance(first, ExceptionGroup) else first
+        conductor = self._owner.conductor
+        if conductor is None:
+            raise SessionNotStarted(_NOT_STARTED)
+        conductor.check_running()
+        return conductor
