@@ -16,7 +16,7 @@ from talking_avatar.engine.portrait.performer import Performer
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "examples" / "train_mouth_shapes"))
 
-from evaluate import Utterance, load_aligned, perform, score  # noqa: E402
+from evaluate import Utterance, load_aligned, perform, score, windows  # noqa: E402
 from sentences import HELD_OUT  # noqa: E402
 from voices import Espeak  # noqa: E402
 
@@ -105,7 +105,7 @@ def test_noise_at_60_db_keeps_lips_shut(color: str) -> None:
     )
 
 
-@pytest.mark.parametrize("noise_dbfs", [None, -60.0])
+@pytest.mark.parametrize("noise_dbfs", [None, -60.0, -50.0])
 def test_lips_close_in_pauses_and_part_again(
     human: list[Utterance], noise_dbfs: float | None
 ) -> None:
@@ -180,3 +180,19 @@ def test_net_is_small_and_looks_little_ahead() -> None:
     size_bytes = (Path(speech.__file__).parent / "mouth_shapes.npz").stat().st_size
     assert size_bytes < 400_000
     assert speech.LOOKAHEAD_SAMPLES <= 2_880
+
+
+def test_a_cut_of_real_speech_closes_lips_within_three_frames(human: list[Utterance]) -> None:
+    """Wherever a barge-in falls: three frames later lips are shut, and none jumped."""
+    samples = at_level(human[0].samples, -20.0)
+    shown = windows(samples)
+    reach = SAMPLES_PER_FRAME + speech.LOOKAHEAD_SAMPLES
+    silent = SpeechWindow(0, np.zeros(reach, np.float32), reach, False)
+    performer = Performer(0)
+    for now in shown:
+        (before,) = performer.perform(now, Controls())
+        kept = performer.snapshot()
+        after = [performer.perform(silent, Controls())[0].mouth.open for _ in range(4)]
+        performer.restore(kept)
+        assert max(after[2:]) < LIPS_SHUT
+        assert np.abs(np.diff([before.mouth.open, *after])).max() <= 0.55

@@ -17,9 +17,9 @@ _OTHER_STEP = 0.38
 _GAIN_STEP = 0.06
 _TREMBLE, _MOVE = 0.02, 0.18
 """Change in one frame that is smoothed, and from which it is followed at once."""
-_SILENT_DB, _SPEECH_DB = -54.0, -48.0
-"""Absolute: noise at -60 dB leaves lips shut whatever it sounds like; speech at -35 dBFS has peaks
-near -30."""
+_SILENT_DB, _SPEECH_DB = -49.0, -42.0
+"""Absolute, of the loudest 25 ms in view: noise at -60 dB, breath and the sounds of a room leave
+lips shut, whatever they sound like. Speech at -35 dBFS has peaks near -30."""
 _FREE, _TOUCHING = 0.18, 0.36
 """Probability of a closure up to which lips are free, and from which they touch."""
 _PARTED, _SHUT = 0.6, 0.25
