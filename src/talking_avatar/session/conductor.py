@@ -261,9 +261,11 @@ class Conductor:
     async def _rewind(self, now: float) -> None:
         """Drop the chunks whose plan changed, as many as can be without a stall."""
         machine = self._machine
-        kept = self._pacer.keep(
-            next_frame=machine.next_frame, now=now, unfinished=self._pipeline.unfinished
-        )
+        kept = -(-machine.next_frame // self._info.frames_per_chunk) - 1
+        if self._is_live:  # else nothing is due, and what nobody wants would only be in the way
+            kept = self._pacer.keep(
+                next_frame=machine.next_frame, now=now, unfinished=self._pipeline.unfinished
+            )
         if not machine.is_muted:  # only silence gives way: speech that is planned stays so
             kept = max(kept, machine.last_speech_frame // self._info.frames_per_chunk)
         machine.drop_after(kept)
