@@ -27,7 +27,7 @@ from talking_avatar.engine.base import ChunkTicket, Controls, Engine, SpeechWind
 from talking_avatar.engine.diffusion.conditioning.photo import DiffusionAvatar
 from talking_avatar.engine.diffusion.denoise import Denoiser
 from talking_avatar.engine.diffusion.ranks.rendezvous import RankFailed
-from talking_avatar.engine.diffusion.stream import DiffusionStream
+from talking_avatar.engine.diffusion.stream import DiffusionStream, _Failure
 from talking_avatar.engine.diffusion.weights.checkpoint import random_weights
 from talking_avatar.engine.diffusion.weights.save import save_checkpoint
 from talking_avatar.errors import (
@@ -217,10 +217,19 @@ async def test_a_failing_rank_is_named_and_the_start_is_always_a_way_back(
         assert isinstance(caught.value.__cause__, RankFailed)
         with pytest.raises(EngineFailed, match="rank 1 of 2"):
             await tickets[1].frames()
+        await stream.rewind(3)  # to the chunk that failed: that is no way back
+        with pytest.raises(EngineFailed, match="a cosmic ray"):
+            await stream.submit(window(engine, 4), Controls()).frames()
     await stream.rewind(2)
     after = await make(engine, stream, range(3, 5))
     fresh = await make(engine, await engine.open_stream(avatar), range(5))
     assert all(np.array_equal(a, b) for a, b in zip([*first, *after], fresh, strict=True))
+
+
+def test_a_failure_within_a_reset_has_only_the_start_as_a_way_back() -> None:
+    plain, torn = (_Failure(5, ValueError(), is_torn=t) for t in (False, True))
+    assert [plain.ends_at(chunk) for chunk in (6, 5, 4, -1)] == [False, False, True, True]
+    assert [torn.ends_at(chunk) for chunk in (6, 5, 4, -1)] == [False, False, False, True]
 
 
 async def test_a_failing_decoder_fails_its_chunk(

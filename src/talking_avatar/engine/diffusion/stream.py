@@ -47,6 +47,25 @@ class _Order:
     dropped: threading.Event
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Failure:
+    """Why a stream makes no more chunks.
+
+    Attributes:
+        chunk: The first that failed.
+        error: What it raised.
+        is_torn: Whether a reset was under way: some stored keys are turned, others are not.
+    """
+
+    chunk: int
+    error: Exception
+    is_torn: bool
+
+    def ends_at(self, to_chunk: int) -> bool:
+        """Tell whether a rewind leads back to where all is well."""
+        return to_chunk == -1 or (to_chunk < self.chunk and not self.is_torn)
+
+
 class Workers(Protocol):
     """The engine's two threads; shared by its streams."""
 
@@ -74,8 +93,7 @@ class DiffusionStream:
         self._ring = Ring.empty(parts.ring)
         self._denoisers: list[Denoiser] = []
         self._histories: dict[int, SpeechHistory] = {-1: SpeechHistory()}
-        self._failure: Exception | None = None
-        self._is_torn = False
+        self._failure: _Failure | None = None
         # The decoding worker's.
         self._states: dict[int, Any] = {}
         self._decoder_failure: Exception | None = None
@@ -114,7 +132,7 @@ class DiffusionStream:
             was_closed, self._is_closed = self._is_closed, True
             self._drop_after(-1, "the stream was closed")
         if not was_closed:
-            await asyncio.wrap_future(self._workers.denoising.submit(self._denoisers.clear))
+            await asyncio.wrap_future(self._workers.denoising.submit(self._release_caches))
             await asyncio.wrap_future(self._workers.decoding.submit(self._states.clear))
 
     def _check(self, window: SpeechWindow) -> None:
@@ -174,27 +192,24 @@ class DiffusionStream:
     def _denoise(self, order: _Order) -> None:
         if order.dropped.is_set():
             return
+        if self._failure is not None:
+            self._settle(order, _failed(order, self._failure.error))
+            return
         begin = perf_counter()
+        self._ring, slots = self._ring.advance()
         try:
-            if self._failure is not None:
-                raise self._failure
-            latent = self._latent(order)
+            latent = self._latent(order, slots)
         except Exception as error:
-            self._failure = self._failure or error
+            self._failure = _Failure(slots.chunk, error, is_torn=bool(slots.lowered))
             self._settle(order, _failed(order, error))
             return
         spent_s = perf_counter() - begin
         self._workers.decoding.submit(self._decode, order, latent, spent_s)
 
-    def _latent(self, order: _Order) -> Tensor:
-        chunk = order.window.chunk_index
-        self._ring, slots = self._ring.advance()
-        assert slots.chunk == chunk, (slots.chunk, chunk)
-        self._is_torn = bool(slots.lowered)  # until it is done: some keys turned, others not
+    def _latent(self, order: _Order, slots: ChunkSlots) -> Tensor:
+        assert slots.chunk == order.window.chunk_index, (slots, order.window.chunk_index)
         work = self._work(order, slots)
-        latents = self._parts.group.run(lambda comm: self._denoisers[comm.rank].run(work))
-        self._is_torn = False
-        return latents[0]
+        return self._parts.group.run(lambda comm: self._denoisers[comm.rank].run(work))[0]
 
     def _work(self, order: _Order, slots: ChunkSlots) -> ChunkWork:
         chunk, config = slots.chunk, self._parts.config
@@ -212,13 +227,15 @@ class DiffusionStream:
         )
 
     def _restore(self, to_chunk: int) -> None:
-        """Go back; a failure stays where the cache was left torn, unless all of it goes."""
+        """Go back. Chunks that were dropped before their turn never moved the ring."""
         if self._ring.next_chunk - 1 > to_chunk:
             self._ring = self._ring.rewind(to_chunk)
-        is_known = to_chunk in self._histories and to_chunk == self._ring.next_chunk - 1
-        if is_known and (to_chunk == -1 or not self._is_torn):
-            self._failure, self._is_torn = None, False
+        if self._failure is not None and self._failure.ends_at(to_chunk):
+            self._failure = None
         self._workers.decoding.submit(self._restore_decoder, to_chunk)
+
+    def _release_caches(self) -> None:
+        self._denoisers = []
 
     # ---- the decoding worker
 
