@@ -10,6 +10,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
+PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 
 # Newest first in .venv: a stamp is remade when pyproject.toml changed.
 VENV_STAMP := $(VENV)/.stamp-venv
@@ -41,6 +42,7 @@ lint: $(DEV_STAMP)
 
 types: $(DEV_STAMP)
 	$(BIN)/mypy
+	@for plugin in $(PLUGINS); do echo "$(BIN)/mypy $$plugin/src" && $(BIN)/mypy $$plugin/src || exit 1; done
 
 bench: $(DEV_STAMP) ## measure on this machine: import time, rendering, live sessions
 	$(BIN)/python benchmarks/import_time.py
@@ -64,7 +66,9 @@ $(PACKAGE_STAMP): pyproject.toml $(VENV_STAMP)
 	@touch $@
 
 # torch apart and first, at one version: then no extra brings another build of it.
-$(DEV_STAMP): pyproject.toml $(PACKAGE_STAMP)
+$(DEV_STAMP): pyproject.toml $(PLUGINS:%=%/pyproject.toml) $(PACKAGE_STAMP)
 	$(PIP) install torch==2.13.0
 	$(PIP) install --editable '.[diffusion,dev,docs]'
+	@for plugin in $(PLUGINS); do \
+		echo "install $$plugin" && $(PIP) install --editable "./$$plugin[dev]" || exit 1; done
 	@touch $@
