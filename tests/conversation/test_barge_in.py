@@ -241,3 +241,26 @@ async def test_what_a_slow_taker_had_not_taken_is_muted(open_stage: OpenStage) -
         result = await turn
     assert not any(frame.audio.any() for frame in stage.transport.frames[num_before:])
     assert result.interrupted
+
+
+@in_virtual_time
+async def test_an_unpaced_turn_is_cut_while_its_speaker_waits_for_room(
+    open_stage: OpenStage,
+) -> None:
+    async with open_stage(clock="unpaced") as stage:
+        reader = stage.session.frames()  # takes only two: the timeline comes to a halt
+        turn = speak(stage, 60)
+        for _ in range(2):
+            await anext(reader)
+        await asyncio.sleep(5)
+        assert not turn.done()
+        await stage.session.interrupt()
+        assert (await turn).played_s == pytest.approx(len(stage.transport.sent) * FRAME_S)
+        reader.close()
+        result = await stage.session.say(counted(0.5, sign=-1), sample_rate=24_000)
+    assert result.played_s == 0.5
+    assert np.array_equal(stage.transport.sound(2), counted(0.5, sign=-1))
+    for frame in stage.transport.frames:
+        if frame.turn_id == 2:
+            sound = frame.audio.astype(np.float64) / 2**15
+            assert read_picture(frame.image).energy == pytest.approx(np.mean(sound**2), rel=1e-4)

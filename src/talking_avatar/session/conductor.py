@@ -14,7 +14,6 @@ import asyncio
 from collections.abc import Collection
 from dataclasses import replace
 from math import inf
-from typing import NoReturn
 
 import anyio
 
@@ -87,7 +86,7 @@ class Conductor:
         self._is_over = False
         self._to_plan = asyncio.Event()
         self._to_present = asyncio.Event()
-        self._shown = asyncio.Event()  # replaced at each frame
+        self._moved = asyncio.Event()  # replaced when the timeline has moved
 
     # -- from outside
 
@@ -109,13 +108,10 @@ class Conductor:
 
     def check_running(self) -> None:
         """Raise why the session has ended, if it has."""
-        if self._is_over:
-            self._raise_over()
-
-    def _raise_over(self) -> NoReturn:
         if self._error is not None:
-            raise self._error
-        raise SessionClosed("the session has ended: start a new one")
+            raise self._error.with_traceback(None)  # or it would grow with every caller
+        if self._is_over:
+            raise SessionClosed("the session has ended: start a new one")
 
     def open_turn(self, result: asyncio.Future[TurnResult], voice_agent_s: float | None) -> int:
         """Begin a turn; its result will be set exactly once."""
@@ -143,7 +139,7 @@ class Conductor:
     async def wait_for_room(self, turn_id: int, max_samples: int) -> None:
         """Wait until no more than ``max_samples`` of a turn wait to be shown."""
         while self._machine.backlog(turn_id) > max_samples and not self._is_over:
-            await self._shown.wait()
+            await self._moved.wait()
 
     def cut(self, turn_ids: Collection[int]) -> None:
         """End turns at once, by what is known now of how much was played."""
@@ -165,7 +161,13 @@ class Conductor:
         outcomes = self._machine.take_outcomes()
         self._outlet.mute([outcome.turn_id for outcome in outcomes])
         self._to_plan.set()
+        self._wake_waiters()
         return outcomes
+
+    def _wake_waiters(self) -> None:
+        """Let those who wait for the timeline to move look again."""
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
 
     def pause(self) -> None:
         self._machine.pause()
@@ -187,7 +189,7 @@ class Conductor:
         self._to_present.set()
         while self._machine.next_frame < until:
             self.check_running()
-            await self._shown.wait()
+            await self._moved.wait()
 
     # -- the loops
 
@@ -210,7 +212,6 @@ class Conductor:
         outcomes = self._cut(self._machine.turn_ids)
         self._machine.close()
         self._finish(outcomes)
-        self._shown.set()
 
     async def _plan_loop(self) -> None:
         while True:
@@ -228,9 +229,14 @@ class Conductor:
         No more, so that what was rendered in vain at a barge-in, and what a ring cache must spare
         for chunks not yet shown, stays bounded.
         """
-        begun = -(-self._machine.next_frame // self._info.frames_per_chunk)
         depth = self._info.pipeline_depth
-        return self._machine.next_chunk - begun < depth and len(self._pipeline.unfinished) < depth
+        num_ahead = self._machine.next_chunk - self._begun_chunks
+        return num_ahead < depth and len(self._pipeline.unfinished) < depth
+
+    @property
+    def _begun_chunks(self) -> int:
+        """Chunks of which at least one frame was shown."""
+        return -(-self._machine.next_frame // self._info.frames_per_chunk)
 
     def _submit_next(self) -> bool:
         machine, now = self._machine, self._loop.time()
@@ -261,7 +267,7 @@ class Conductor:
     async def _rewind(self, now: float) -> None:
         """Drop the chunks whose plan changed, as many as can be without a stall."""
         machine = self._machine
-        kept = -(-machine.next_frame // self._info.frames_per_chunk) - 1
+        kept = self._begun_chunks - 1
         if self._is_live:  # else nothing is due, and what nobody wants would only be in the way
             kept = self._pacer.keep(
                 next_frame=machine.next_frame, now=now, unfinished=self._pipeline.unfinished
@@ -365,8 +371,7 @@ class Conductor:
         )
         self._settle(frame)
         self._to_plan.set()
-        shown, self._shown = self._shown, asyncio.Event()
-        shown.set()
+        self._wake_waiters()
 
     # -- results
 
