@@ -54,9 +54,13 @@ def tiny_wan() -> AvatarDiTConfig:
     )
 
 
-def filled_model(weights: Weights, comm: Comm, precision: Precision = "fp32") -> DiT:
+def filled_model(
+    weights: Weights, comm: Comm, precision: Precision = "fp32", device: str = "cpu"
+) -> DiT:
     """Build one rank's model on its weights."""
-    model = DiT(weights.config, comm, precision=precision)
+    is_fp32 = precision == "fp32" or device == "cpu"
+    dense = torch.float32 if is_fp32 else torch.bfloat16
+    model = DiT(weights.config, comm, precision=precision, dense=dense, device=device)
     parameters = dict(model.named_parameters())
     fill_rank(parameters, weights, rank=comm.rank, num_ranks=comm.world_size)
     return model
@@ -84,6 +88,7 @@ class Run:
     kv_precision: Precision = "fp32"
     ring_shape: RingShape | None = None
     weights: Weights | None = None
+    device: str = "cpu"
     latents_by_rank: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -94,12 +99,12 @@ class Run:
 
         def begin(comm: Comm) -> Denoiser:
             return Denoiser(
-                filled_model(weights, comm, self.precision),
+                filled_model(weights, comm, self.precision, self.device),
                 shape,
                 photo,
                 num_ranks=comm.world_size,
                 kv_precision=self.kv_precision,
-                device="cpu",
+                device=self.device,
             )
 
         self.denoisers = self.group.run(begin)

@@ -69,6 +69,15 @@ def test_shift_moves_only_time(tiny: AvatarDiTConfig) -> None:
     torch.testing.assert_close(moved, rotate(k, table.chunk(-12)), atol=2e-6, rtol=0)
 
 
+def test_what_the_model_has_must_be_given(tiny_wan: AvatarDiTConfig) -> None:
+    model = DiT(tiny_wan, LocalComm())
+    latent = torch.zeros(tiny_wan.latent_channels, *tiny_wan.latent_size)
+    with pytest.raises(ValueError, match="text_NE is missing, but the model has 20 channels"):
+        model.begin(None, latent)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="photo_features is given, but the model has 0 channels"):
+        model.begin(None, latent, photo_features=latent)  # type: ignore[arg-type]
+
+
 class Plain:
     """Our arrangement once more, for all chunks at once: full tensors, a mask, no cache, no ranks.
 

@@ -196,8 +196,13 @@ class DiT(nn.Module):
 
         Returns:
             What later chunks need beside the cache.
+
+        Raises:
+            ValueError: The model has photo features or text and none are given, or the reverse.
         """
         config = self.config
+        _check_given("photo_features", photo_features, config.photo_channels)
+        _check_given("text_NE", text_NE, config.text_channels)
         photo_TC = None
         if photo_features is not None:
             photo_TC = self.photo_embedding(photo_features.flatten(1).T)
@@ -280,6 +285,14 @@ class DiT(nn.Module):
             text = scene.text[index] if scene.text else None
             x_TC = layer(x_TC, modulation_6C, rotation, view.attend(index), text)
         return x_TC, time_C
+
+
+def _check_given(name: str, given: Tensor | None, channels: int) -> None:
+    if (given is not None) != bool(channels):
+        raise ValueError(
+            f"{name} is {'missing' if given is None else 'given'}, but the model has {channels} "
+            "channels for it"
+        )
 
 
 def _add(x_TC: Tensor, update_TC: Tensor) -> Tensor:
