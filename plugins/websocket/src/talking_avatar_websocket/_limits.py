@@ -53,6 +53,8 @@ class Limits(BaseModel):
 
     Attributes:
         max_connections: Open sockets, those that have not yet said hello included.
+        max_waiting: Connections that have not yet said hello; one more closes the oldest of them,
+            so that half-open ones keep nobody out.
         max_viewers: Clients that were let in; the next one is told to come back later.
         open_timeout_s: From the TCP connection to the end of the HTTP request.
         hello_timeout_s: From there to a valid hello.
@@ -81,6 +83,7 @@ class Limits(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_connections: int = Field(512, ge=1)
+    max_waiting: int = Field(64, ge=1)
     max_viewers: int = Field(32, ge=1)
     open_timeout_s: float = Field(5.0, gt=0)
     hello_timeout_s: float = Field(5.0, gt=0)

@@ -502,7 +502,8 @@ class PhotoRejected(ServerMessage):
 
     Attributes:
         code: ``"no_face"``, ``"several_faces"``, ``"face_too_small"``, ``"face_turned"``,
-            ``"unreadable_image"``, ``"too_large"``, ``"incomplete"``, ``"not_accepted"``.
+            ``"unreadable_image"``, ``"too_large"``, ``"incomplete"``, ``"busy"``,
+            ``"not_accepted"``.
         message: What was found, with numbers, and what to do.
         faces: Of a photo of several: choose one by its index.
     """

@@ -1,0 +1,330 @@
+"""What viewers ask for, done: the glue between a server's events and a session.
+
+Takes a server's events. Gives them to a session: interruptions, pauses, texts, a microphone to hear
+oneself through the character, a new photo. Gives viewers the results and once a second the figures.
+An application with an agent of its own writes its own loop over `AvatarServer.events` instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from decimal import Decimal
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from talking_avatar import (
+    AvatarSession,
+    PhotoError,
+    SessionClosed,
+    SeveralFaces,
+    TalkingAvatarError,
+    Turn,
+    TurnResult,
+)
+from talking_avatar_websocket._events import (
+    InterruptAsked,
+    PauseAsked,
+    PhotoCame,
+    ResumeAsked,
+    SpeechBegan,
+    SpeechCame,
+    SpeechEnded,
+    TextCame,
+    ViewerEvent,
+)
+from talking_avatar_websocket._messages import (
+    ErrorMessage,
+    FaceFound,
+    Interrupted,
+    Paused,
+    PhotoAccepted,
+    PhotoProblem,
+    PhotoRejected,
+    Said,
+    Stats,
+)
+from talking_avatar_websocket._server import AvatarServer
+from talking_avatar_websocket._transport import WebsocketTransport, latency_of
+from talking_avatar_websocket._voices import Voice, VoiceFailed
+
+_log = structlog.stdlib.get_logger("talking_avatar.websocket")
+
+ChangePhoto = Callable[[bytes, int | None], Awaitable["Scene"]]
+"""Makes the next scene of an image file, and ends the one before when it is there."""
+
+_PHOTO_CODES = {
+    "NoFace": "no_face",
+    "SeveralFaces": "several_faces",
+    "FaceTooSmall": "face_too_small",
+    "FaceTurned": "face_turned",
+    "UnreadableImage": "unreadable_image",
+}
+
+
+class Scene:
+    """One session and the transport that it was given."""
+
+    def __init__(self, session: AvatarSession, transport: WebsocketTransport) -> None:
+        self.session = session
+        self.transport = transport
+
+
+class Conversation:
+    """Runs until cancelled, or the session fails.
+
+    Args:
+        server: Whose events are done.
+        scene: Of the beginning.
+        voice: For texts; None: the server should not offer them.
+        change_photo: For photos; None likewise.
+        max_texts: Texts that may wait.
+    """
+
+    def __init__(
+        self,
+        server: AvatarServer,
+        scene: Scene,
+        *,
+        voice: Voice | None = None,
+        change_photo: ChangePhoto | None = None,
+        max_texts: int = 4,
+    ) -> None:
+        self._server = server
+        self._scene = scene
+        self._voice = voice
+        self._change_photo = change_photo
+        self._max_texts = max_texts
+        self._texts: deque[TextCame] = deque()
+        self._text_came = asyncio.Event()
+        self._turn: Turn | None = None
+        self._sample_rate = 0
+        self._is_changing = False
+        self._last: TurnResult | None = None
+
+    @property
+    def scene(self) -> Scene:
+        """The session of now and its transport."""
+        return self._scene
+
+    async def run(self) -> None:
+        """Do what viewers ask for.
+
+        Raises:
+            EngineFailed: The session failed, and with it the conversation.
+        """
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._speak_texts, tasks)
+            tasks.start_soon(self._report)
+            async for event in self._server.events():
+                try:
+                    await self._do(event, tasks)
+                except SessionClosed:
+                    if not self._is_changing:
+                        raise
+            tasks.cancel_scope.cancel()
+
+    async def _do(self, event: ViewerEvent, tasks: TaskGroup) -> None:
+        session = self._scene.session
+        match event:
+            case InterruptAsked():
+                tasks.start_soon(self._interrupt, event)
+            case PauseAsked():
+                await session.pause()
+                self._server.send(Paused(is_paused=True))
+            case ResumeAsked():
+                await session.resume()
+                self._server.send(Paused(is_paused=False))
+            case TextCame():
+                self._queue_text(event)
+            case SpeechBegan():
+                self._sample_rate = event.sample_rate
+                self._begin_turn(tasks)
+            case SpeechCame():
+                await self._push(event, tasks)
+            case SpeechEnded():
+                await self._end_turn()
+            case PhotoCame():
+                self._begin_photo(event, tasks)
+
+    # -- interruptions
+
+    async def _interrupt(self, event: InterruptAsked) -> None:
+        self._texts.clear()
+        self._turn = None
+        position = await self._scene.session.interrupt()
+        self._server.send(
+            Interrupted(played_s=position.seconds, source=position.source), to=event.viewer
+        )
+        self._server.send(Paused(is_paused=False))
+
+    async def _announce(self, turn: Turn, scene: Scene) -> None:
+        try:
+            self._last = await turn.result()
+        except TalkingAvatarError:
+            return  # the session has ended; whoever runs it is told
+        scene.transport.announce(self._last)
+
+    # -- the microphone
+
+    def _begin_turn(self, tasks: TaskGroup) -> None:
+        self._turn = self._scene.session.turn(sample_rate=self._sample_rate)
+        tasks.start_soon(self._announce, self._turn, self._scene)
+
+    async def _push(self, event: SpeechCame, tasks: TaskGroup) -> None:
+        """Let the character speak what the microphone hears; anew after an interruption."""
+        if not self._sample_rate:
+            return
+        if self._turn is None or self._turn.is_done:
+            self._begin_turn(tasks)
+        turn = self._turn
+        assert turn is not None
+        try:
+            await turn.push(event.samples)
+        except TalkingAvatarError:
+            if not turn.is_done:
+                raise
+            self._turn = None  # interrupted
+
+    async def _end_turn(self) -> None:
+        turn, self._turn, self._sample_rate = self._turn, None, 0
+        if turn is not None:
+            await turn.end()
+
+    # -- texts
+
+    def _queue_text(self, event: TextCame) -> None:
+        if len(self._texts) >= self._max_texts:
+            message = f"{self._max_texts} texts wait to be spoken already"
+            self._refuse(event.viewer, "too_many_texts", message)
+            return
+        self._texts.append(event)
+        self._text_came.set()
+
+    async def _speak_texts(self, tasks: TaskGroup) -> None:
+        while True:
+            while not self._texts:
+                self._text_came.clear()
+                await self._text_came.wait()
+            event = self._texts.popleft()
+            try:
+                await self._speak(event, tasks)
+            except VoiceFailed as error:
+                self._refuse(event.viewer, "voice_failed", str(error))
+            except SessionClosed:
+                if not self._is_changing:
+                    raise
+
+    async def _speak(self, event: TextCame, tasks: TaskGroup) -> None:
+        if self._voice is None:
+            raise VoiceFailed("this server has no voice")
+        scene = self._scene
+        async with scene.session.turn(sample_rate=self._voice.sample_rate) as turn:
+            tasks.start_soon(self._announce, turn, scene)
+            self._server.send(
+                Said(request_id=event.request_id, turn_id=turn.turn_id), to=event.viewer
+            )
+            speech = self._voice.speak(event.text, event.language)
+            async with aclosing(speech) as pieces:  # type: ignore[type-var]
+                async for piece in pieces:
+                    await turn.push(piece)
+
+    def _refuse(self, viewer: int, code: str, message: str) -> None:
+        self._server.send(
+            ErrorMessage.model_validate({"code": code, "message": message}), to=viewer
+        )
+
+    # -- photos
+
+    def _begin_photo(self, event: PhotoCame, tasks: TaskGroup) -> None:
+        if self._change_photo is None or self._is_changing:
+            code = "not_accepted" if self._change_photo is None else "busy"
+            self._server.send(
+                PhotoRejected(code=code, message="no photo is taken now"), to=event.viewer
+            )
+            return
+        self._is_changing = True
+        tasks.start_soon(self._replace_photo, event, self._change_photo)
+
+    async def _replace_photo(self, event: PhotoCame, change_photo: ChangePhoto) -> None:
+        try:
+            self._scene = await change_photo(event.data, event.face)
+            self._turn = None
+            warnings = [
+                PhotoProblem(code=warning.code, message=warning.message)
+                for warning in self._scene.session.avatar.warnings
+            ]
+            self._server.send(PhotoAccepted(warnings=warnings))
+        except PhotoError as error:
+            self._server.send(rejection_of(error), to=event.viewer)
+        finally:
+            self._is_changing = False
+
+    # -- figures
+
+    async def _report(self) -> None:
+        """Send the figures once a second; raise what the session died of."""
+        loop = asyncio.get_running_loop()
+        before_frames, before = 0, loop.time()
+        before_cpu = time.process_time()
+        session = self._scene.session
+        while True:
+            await asyncio.sleep(1.0)
+            if session is not self._scene.session:
+                session, before_frames = self._scene.session, 0
+            elif not self._is_changing:
+                session.set_controls()  # raises if the session has failed
+            now, cpu = loop.time(), time.process_time()
+            stats = self._stats(before_frames, now - before, cpu - before_cpu)
+            before_frames, before, before_cpu = stats.num_frames, now, cpu
+            self._server.audience.send_stats(stats)
+
+    def _stats(self, before_frames: int, elapsed_s: float, cpu_s: float) -> Stats:
+        session, last = self._scene.session, self._last
+        stats, usage = session.stats(), session.usage()
+        prices = [device.price for device in usage.devices]
+        known = [price for price in prices if price is not None]
+        latency = None if last is None else last.latency
+        return Stats(
+            stream=self._scene.transport.stream,
+            fps=round(max(0, stats.num_frames - before_frames) / elapsed_s, 2),
+            num_frames=stats.num_frames,
+            skew_ms=round(stats.skew_s * 1e3, 3),
+            stalls=stats.num_stalls,
+            stalled_s=round(stats.stalled_s, 3),
+            missed_chunks=stats.missed_chunks.total,
+            late_frames=stats.late_frames.total,
+            lateness_p50_ms=round(stats.lateness_p50_ms, 3),
+            lateness_p99_ms=round(stats.lateness_p99_ms, 3),
+            first_frame_ms=_first_frame_ms(last),
+            latency=None if latency is None else latency_of(latency),
+            cpu_cores=round(cpu_s / elapsed_s, 3),
+            gpu_hours=usage.gpu_hours,
+            price=str(sum(known, Decimal(0))) if known and len(known) == len(prices) else None,
+        )
+
+
+def _first_frame_ms(result: TurnResult | None) -> float | None:
+    if result is None or result.first_frame_s is None:
+        return None
+    return round(result.first_frame_s * 1e3, 1)
+
+
+def rejection_of(error: PhotoError) -> PhotoRejected:
+    """Give what viewers are told of a photo that cannot become a character."""
+    boxes = error.boxes if isinstance(error, SeveralFaces) else ()
+    return PhotoRejected(
+        code=_PHOTO_CODES.get(type(error).__name__, "unreadable_image"),
+        message=str(error),
+        faces=[
+            FaceFound(
+                index=box.index, left=box.left, top=box.top, width=box.width, height=box.height
+            )
+            for box in boxes
+        ],
+    )
