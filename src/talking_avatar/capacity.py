@@ -7,13 +7,15 @@ Never limits unpaced sessions (they only take longer), nor the first one.
 The rule: what the process uses now, plus what one more session is expected to use, must not
 exceed 95 % of its cores. What it uses now is its CPU time since the last session came or went,
 encoding and everything else included; one more is expected to use as much as each of those that
-run, and at least what its engine says it needs.
+run, and at least what its engine says it needs. Nor is one admitted while those that run stall:
+that is how load from outside this process shows.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
@@ -24,6 +26,9 @@ LIMIT = 0.95
 """Share of the cores that live sessions may fill: three at 60 % of a core each fit two cores."""
 MEASURE_S = 2.0
 """Shorter measurements than this are not believed: they are mostly the start of a session."""
+
+NUM_STALLS, STALLS_S = 3, 10.0
+"""So many stalls in so many seconds are no accident any more."""
 
 
 class Capacity:
@@ -44,6 +49,7 @@ class Capacity:
         self._since = 0.0
         self._cpu_since = 0.0
         self._cores_each = 0.0
+        self._stalls: deque[float] = deque(maxlen=NUM_STALLS)
 
     @property
     def num_sessions(self) -> int:
@@ -62,6 +68,7 @@ class Capacity:
         """
         with self._lock:
             self._measure(now)
+            self._refuse_while_stalling(now)
             each = max(expected_cores, self._cores_each)
             needed = each * (self._num_sessions + 1)
             if self._num_sessions and needed > LIMIT * self._num_cores:
@@ -80,6 +87,23 @@ class Capacity:
             self._measure(now)
             self._change(-1, now)
 
+    def note_stall(self, now: float) -> None:
+        """A session that holds a lease has made its viewer wait."""
+        with self._lock:
+            self._stalls.append(now)
+
+    def _refuse_while_stalling(self, now: float) -> None:
+        if not self._num_sessions or len(self._stalls) < NUM_STALLS:
+            return
+        if not 0 <= now - self._stalls[0] <= STALLS_S:
+            return
+        raise AtCapacity(
+            f"the {self._num_sessions} live sessions that run have stalled {NUM_STALLS} times in "
+            f"{STALLS_S:g} s: this machine is too busy for one more. Try again, or elsewhere",
+            needed_cores=self._cores_each * (self._num_sessions + 1),
+            num_cores=self._num_cores,
+        )
+
     def _measure(self, now: float) -> None:
         elapsed_s = now - self._since
         if self._num_sessions and elapsed_s >= MEASURE_S:
@@ -91,6 +115,7 @@ class Capacity:
         self._since, self._cpu_since = now, self._cpu_time()
         if not self._num_sessions:
             self._cores_each = 0.0
+            self._stalls.clear()
 
 
 def available_cores() -> float:

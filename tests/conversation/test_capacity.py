@@ -53,6 +53,20 @@ def test_the_first_session_is_always_admitted_and_the_last_takes_its_measure_alo
     capacity.admit(0.1, now=52.0)
 
 
+def test_nobody_is_admitted_while_sessions_stall() -> None:
+    capacity = Capacity(100, cpu_time=Cpu())
+    capacity.admit(0.1, now=0.0)
+    for now in (1.0, 2.0, 3.0):
+        capacity.admit(0.1, now=now)
+        capacity.note_stall(now)
+    with pytest.raises(AtCapacity, match="stalled 3 times in 10 s"):
+        capacity.admit(0.1, now=4.0)
+    capacity.admit(0.1, now=11.5)
+    for _ in range(5):
+        capacity.release(now=12.0)
+    capacity.note_stall(13.0)
+
+
 def test_this_process_has_cores() -> None:
     assert available_cores() > 0
 

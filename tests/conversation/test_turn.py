@@ -189,6 +189,7 @@ def test_a_cut_mutes_what_was_planned_and_gives_one_outcome() -> None:
     turns.show()
     turns.cut([turn])
     turns.cut([turn])
+    assert turns.is_muted
     assert turns.wants_rewind(0.0)
     assert all(frame.turn_id is None and not frame.num_speech for frame in turns)
     [outcome] = turns.take_outcomes()

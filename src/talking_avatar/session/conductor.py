@@ -11,7 +11,7 @@ awaits. What to say is decided by `TurnMachine`, when by `Pacer`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from math import inf
 
@@ -46,6 +46,7 @@ class Conductor:
         clock: Whether frames leave when they are due, or as soon as they are made and taken.
         pixel_format: What `Frame.image` shall be.
         stats, meter: Told of everything.
+        on_stall: Called when the timeline had to wait.
     """
 
     def __init__(
@@ -58,7 +59,9 @@ class Conductor:
         pixel_format: PixelFormat,
         stats: StatsRecorder,
         meter: Meter,
+        on_stall: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_stall = on_stall
         self._info = info
         self._outlet = outlet
         self._is_live = clock == "live"
@@ -336,6 +339,7 @@ class Conductor:
         stall = self._pacer.stall(frame, self._loop.time())
         if stall is not None:
             self._stats.stalled(stall)
+            self._on_stall()
             self._machine.note_stall(stall.num_frames)
 
     async def _present_unpaced(self, started: asyncio.Event) -> None:

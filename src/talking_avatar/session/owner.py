@@ -161,6 +161,7 @@ class Owner:
             pixel_format=settings.pixel_format,
             stats=self._stats,
             meter=meter,
+            on_stall=lambda: PROCESS_CAPACITY.note_stall(self._now()),
         )
         return outlet, self.conductor
 
