@@ -24,6 +24,7 @@ from talking_avatar import AvatarSession, FileTransport
 from talking_avatar.config import DiffusionConfig
 from talking_avatar.engine import open_engine
 from talking_avatar.engine.base import ChunkTicket, Controls, Engine, SpeechWindow
+from talking_avatar.engine.diffusion import opening
 from talking_avatar.engine.diffusion.conditioning.photo import DiffusionAvatar
 from talking_avatar.engine.diffusion.denoise import Denoiser
 from talking_avatar.engine.diffusion.ranks.rendezvous import RankFailed
@@ -368,6 +369,16 @@ async def test_what_cannot_be_opened() -> None:
         await open_engine(DiffusionConfig(model="avatar-small", weights="random"))
     with pytest.raises(OutOfMemory, match=r"avatar-57b needs \d+\.\d GB on cpu"):
         await open_engine(DiffusionConfig(model="avatar-57b", weights="random", precision="fp32"))
+
+
+@pytest.mark.usefixtures("_no_threads_left")
+async def test_memory_that_runs_out_while_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_args: Any, **_options: Any) -> None:
+        raise torch.OutOfMemoryError("no room for layer 7")
+
+    monkeypatch.setattr(opening, "fill_rank", exhausted)
+    with pytest.raises(OutOfMemory, match=r"tiny could not be loaded: rank \d of 2.*layer 7"):
+        await open_engine(TINY)
 
 
 @pytest.mark.parametrize("missing", ["torch", "safetensors"])

@@ -23,6 +23,7 @@ from talking_avatar.engine.diffusion.model.dit import DiT
 from talking_avatar.engine.diffusion.plan import check_memory
 from talking_avatar.engine.diffusion.ranks.comm import Comm
 from talking_avatar.engine.diffusion.ranks.group import RankGroup
+from talking_avatar.engine.diffusion.ranks.rendezvous import RankFailed
 from talking_avatar.engine.diffusion.weights.checkpoint import (
     Weights,
     open_checkpoint,
@@ -30,7 +31,7 @@ from talking_avatar.engine.diffusion.weights.checkpoint import (
 )
 from talking_avatar.engine.diffusion.weights.codec import load_photo_encoder, load_video_decoder
 from talking_avatar.engine.diffusion.weights.rank_part import fill_rank
-from talking_avatar.errors import CheckpointError, OutOfMemory
+from talking_avatar.errors import CheckpointError, EngineError, EngineFailed, OutOfMemory
 
 PIPELINE_DEPTH = 2
 """One chunk in the ranks, one in the decoder. A third would only be speech too late to cut."""
@@ -102,11 +103,22 @@ def open_parts(options: DiffusionConfig, *, threads_per_rank: int) -> Parts:
                 decoder=load_video_decoder(weights, device=decoder_device, dtype=dtype),
                 devices=_devices(options),
             )
-        except BaseException as error:
+        except (RankFailed, torch.OutOfMemoryError) as error:
             group.close()
-            if isinstance(error.__cause__, CheckpointError | OutOfMemory):
-                raise error.__cause__ from None
+            raise as_engine_error(f"{config.name} could not be loaded", error) from error
+        except BaseException:
+            group.close()
             raise
+
+
+def as_engine_error(what: str, error: Exception) -> EngineError:
+    """Say what became of an error of a rank or a decoder, as the seam promises it."""
+    origin = error.__cause__ if error.__cause__ is not None else error
+    if isinstance(origin, OutOfMemory | CheckpointError):
+        return origin
+    if isinstance(origin, torch.OutOfMemoryError):
+        return OutOfMemory(f"{what}: {error}")
+    return EngineFailed(f"{what}: {error}")
 
 
 def load_model(weights: Weights, options: DiffusionConfig, comm: Comm) -> DiT:

@@ -32,9 +32,9 @@ from talking_avatar.engine.diffusion.conditioning.controls import control_number
 from talking_avatar.engine.diffusion.conditioning.photo import DiffusionAvatar
 from talking_avatar.engine.diffusion.conditioning.speech import SpeechHistory
 from talking_avatar.engine.diffusion.denoise import ChunkWork, Denoiser
-from talking_avatar.engine.diffusion.opening import PIPELINE_DEPTH, Parts
+from talking_avatar.engine.diffusion.opening import PIPELINE_DEPTH, Parts, as_engine_error
 from talking_avatar.engine.diffusion.ranks.comm import Comm
-from talking_avatar.errors import EngineBusy, EngineError, EngineFailed, OutOfMemory
+from talking_avatar.errors import EngineBusy, EngineError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -265,16 +265,6 @@ class DiffusionStream:
             del self._states[chunk]
         if to_chunk in self._states:  # else that chunk itself has failed, and still has
             self._decoder_failure = None
-
-
-def as_engine_error(what: str, error: Exception) -> EngineError:
-    """Wrap an error of a rank or a decoder in one that the seam promises."""
-    origin = error.__cause__ if error.__cause__ is not None else error
-    if isinstance(origin, OutOfMemory):
-        return origin
-    if isinstance(origin, torch.OutOfMemoryError):
-        return OutOfMemory(f"{what}: {error}")
-    return EngineFailed(f"{what}: {error}")
 
 
 def _failed(order: _Order, error: Exception) -> EngineError:
