@@ -18,6 +18,7 @@ from talking_avatar.cli.bench import bench_app
 from talking_avatar.cli.doctor import doctor
 from talking_avatar.cli.plan import plan
 from talking_avatar.cli.render import demo, render
+from talking_avatar.cli.serve import serve
 from talking_avatar.cli.weights import weights_app
 
 app = typer.Typer(
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.command()(render)
 app.command()(demo)
+app.command()(serve)
 app.command()(doctor)
 app.command()(plan)
 app.add_typer(bench_app, name="bench")

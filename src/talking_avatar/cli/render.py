@@ -54,7 +54,7 @@ def render(
 ) -> None:
     """Render PHOTO speaking SPEECH into a video file."""
     with errors_in_one_line():
-        config = _engine_config(engine, size, checkpoint, device or [])
+        config = engine_config(engine, size, checkpoint, device or [])
         _check_report_path(report)
         done = _render(photo, speech, output, config, seed, face)
         if report is not None:
@@ -76,9 +76,14 @@ def demo(
     render(portrait_path(), speech_path(), output, size=size, seed=seed, report=report)
 
 
-def _engine_config(
+def engine_config(
     engine: str, size: str, checkpoint: Path | None, devices: list[str]
 ) -> EngineConfig:
+    """Give the configuration that a command line asks for.
+
+    Raises:
+        ValueError: The options do not go together.
+    """
     from talking_avatar.config import DiffusionConfig, PortraitConfig
 
     match engine:
