@@ -12,7 +12,7 @@ from torch import Tensor
 from talking_avatar.engine.diffusion.cache.ring import Ring, RingShape
 from talking_avatar.engine.diffusion.conditioning.photo import PhotoCondition
 from talking_avatar.engine.diffusion.config import AvatarDiTConfig, Precision, named_config
-from talking_avatar.engine.diffusion.denoise import ChunkWork, Denoiser
+from talking_avatar.engine.diffusion.denoise import ChunkWork, Denoiser, draw_noise
 from talking_avatar.engine.diffusion.model.dit import DiT
 from talking_avatar.engine.diffusion.ranks.comm import Comm
 from talking_avatar.engine.diffusion.ranks.group import RankGroup
@@ -119,7 +119,7 @@ class Run:
                 self.config.num_speech_tokens, self.config.speech.inputs, generator=draw
             ),
             controls=torch.randn(self.config.num_controls, generator=draw),
-            seed=5,
+            noise=draw_noise(self.config, 5, slots.chunk),
         )
         self.latents_by_rank = self.group.run(lambda comm: self.denoisers[comm.rank].run(work))
         return self.latents_by_rank[0]

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from talking_avatar.engine.diffusion.config import AvatarDiTConfig
+from talking_avatar.engine.diffusion.denoise import draw_noise
 from talking_avatar.engine.diffusion.model.noise import chunk_noise
 from talking_avatar.engine.diffusion.model.sampler import Sampler
 
@@ -51,10 +52,18 @@ def test_a_perfect_model_finds_x0_in_every_pass(prediction, renoise) -> None:
         torch.testing.assert_close(found, truth, atol=1e-5, rtol=0)
         if index < 3:
             fresh = torch.randn(3, 4, 4)
-            noisy = sampler.next(noisy, found, index, fresh)
-            used = noise if renoise == "carried" else fresh
+            is_carried = renoise == "carried"
+            noisy = sampler.next(noisy, found, index, None if is_carried else fresh)
+            used = noise if is_carried else fresh
             after = sampler.sigmas[index + 1]
             torch.testing.assert_close(noisy, (1 - after) * truth + after * used, atol=1e-4, rtol=0)
+
+
+def test_carried_noise_is_drawn_once(tiny: AvatarDiTConfig) -> None:
+    fresh = draw_noise(tiny, 1, 2)
+    carried = draw_noise(replace(tiny, renoise="carried"), 1, 2)
+    assert fresh.shape == (4, 8, 12, 8)
+    assert torch.equal(carried, fresh[:1])
 
 
 def test_same_stream_same_bits(tiny: AvatarDiTConfig, start) -> None:

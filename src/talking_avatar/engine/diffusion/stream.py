@@ -31,7 +31,7 @@ from talking_avatar.engine.diffusion.cache.ring import ChunkSlots, Ring
 from talking_avatar.engine.diffusion.conditioning.controls import control_numbers
 from talking_avatar.engine.diffusion.conditioning.photo import DiffusionAvatar
 from talking_avatar.engine.diffusion.conditioning.speech import SpeechHistory
-from talking_avatar.engine.diffusion.denoise import ChunkWork, Denoiser
+from talking_avatar.engine.diffusion.denoise import ChunkWork, Denoiser, draw_noise
 from talking_avatar.engine.diffusion.opening import PIPELINE_DEPTH, Parts, as_engine_error
 from talking_avatar.engine.diffusion.ranks.comm import Comm
 from talking_avatar.errors import EngineBusy, EngineError
@@ -223,7 +223,7 @@ class DiffusionStream:
             slots=slots,
             speech=torch.from_numpy(speech),
             controls=control_numbers(order.controls, chunk, self._seed),
-            seed=self._seed,
+            noise=draw_noise(config, self._seed, chunk),
         )
 
     def _restore(self, to_chunk: int) -> None:

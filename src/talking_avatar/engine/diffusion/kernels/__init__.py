@@ -19,18 +19,21 @@ Layouts, shared by all:
 
 from .fp8_linear import fp8_linear, fp8_matmul
 from .modulate_norm_quantize import modulate_norm_quantize
-from .reduce_modulate_quantize import PeerTables, reduce_modulate_quantize
+from .reduce_modulate_quantize import Modulation, PeerTables, reduce_modulate_quantize
 from .rotate_slots import rotate_slots
 from .swiglu_quantize import swiglu_quantize
-from .window_attention import window_attention
-from .write_qkv import QueryKeyValue, write_qkv
+from .window_attention import AttentionWorkspace, window_attention
+from .write_qkv import QueryKeyValue, query_scale, write_qkv
 
 __all__ = [
+    "AttentionWorkspace",
+    "Modulation",
     "PeerTables",
     "QueryKeyValue",
     "fp8_linear",
     "fp8_matmul",
     "modulate_norm_quantize",
+    "query_scale",
     "reduce_modulate_quantize",
     "rotate_slots",
     "swiglu_quantize",

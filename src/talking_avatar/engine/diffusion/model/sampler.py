@@ -37,6 +37,11 @@ class Sampler:
         """Take the model's own."""
         return cls(config.sigmas, config.prediction, config.renoise)
 
+    @property
+    def num_draws(self) -> int:
+        """How many draws of noise a chunk takes: one a pass, or one in all where it is carried."""
+        return len(self.sigmas) if self.renoise == "fresh" else 1
+
     def start(self, noise: Tensor) -> Tensor:
         """Give the first pass's latent: nothing is known yet, so x0 counts as zero."""
         return noise * self.sigmas[0]
@@ -47,17 +52,15 @@ class Sampler:
             return predicted
         return noisy - self.sigmas[pass_index] * predicted
 
-    def next(self, noisy: Tensor, x0: Tensor, pass_index: int, fresh: Tensor) -> Tensor:
+    def next(self, noisy: Tensor, x0: Tensor, pass_index: int, fresh: Tensor | None) -> Tensor:
         """Give the latent of pass ``pass_index + 1``.
 
         Args:
             noisy: Latent of this pass.
             x0: Its estimate.
             pass_index: This pass.
-            fresh: Standard normal noise; not looked at where noise is carried.
+            fresh: Standard normal noise; None where noise is carried.
         """
         sigma, after = self.sigmas[pass_index : pass_index + 2]
-        noise = fresh
-        if self.renoise == "carried":
-            noise = (noisy - (1 - sigma) * x0) / sigma
+        noise = (noisy - (1 - sigma) * x0) / sigma if fresh is None else fresh
         return (1 - after) * x0 + after * noise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -10,11 +12,10 @@ from .reference import reference_fp8_matmul
 
 __all__ = ["fp8_linear", "fp8_matmul", "reference_fp8_matmul"]
 
-_ONE: dict[torch.device, Tensor] = {}
 
-
+@cache
 def _one(device: torch.device) -> Tensor:
-    return _ONE.setdefault(device, torch.ones((), device=device))
+    return torch.ones((), device=device)
 
 
 def fp8_matmul(x: Tensor, w: Tensor, *, out: Tensor | None = None) -> Tensor:

@@ -16,7 +16,12 @@ from ..formats import runs_triton
 from .reference import reference_reduce_modulate_quantize
 from .tables import PeerTables
 
-__all__ = ["Modulation", "PeerTables", "reduce_modulate_quantize"]
+__all__ = [
+    "Modulation",
+    "PeerTables",
+    "reduce_modulate_quantize",
+    "reference_reduce_modulate_quantize",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,18 +29,18 @@ class Modulation:
     """AdaLN vectors of one place in the network, FP32 (H,) each.
 
     Attributes:
-        gate: Of the product that is being reduced.
+        factor: Gate of the product that is being reduced, times the scales of its weight's rows.
+            These are equal on all ranks: a row-parallel weight takes its scale over all shards.
         shift, scale: Of the norm that follows.
     """
 
-    gate: Tensor
+    factor: Tensor
     shift: Tensor
     scale: Tensor
 
 
 def reduce_modulate_quantize(
     tables: PeerTables,
-    col_scale: Tensor,
     residual: Tensor,
     modulation: Modulation,
     *,
@@ -45,24 +50,23 @@ def reduce_modulate_quantize(
 
     Args:
         tables: Where partial products, their row scales, outputs and flags of all ranks are.
-        col_scale: FP32 (H,), scales of the weight's rows, equal on all ranks: a row-parallel
-            weight takes its scale over all shards.
         residual: FP32 (rows owned, H), updated in place.
-        modulation: Gate of this product, shift and scale of the next norm.
+        modulation: What the sum is multiplied by, and the next norm's shift and scale.
         eps: Added to the variance.
 
     Raises:
         ValueError: On shapes that don't fit.
     """
     start, stop = tables.owned
-    if residual.shape != (stop - start, col_scale.shape[0]):
+    if residual.shape != (stop - start, modulation.factor.shape[0]):
         raise ValueError(
-            f"residual {tuple(residual.shape)} must be ({stop - start}, {col_scale.shape[0]}): "
+            f"residual {tuple(residual.shape)} must be ({stop - start}, "
+            f"{modulation.factor.shape[0]}): "
             "the rows this rank owns"
         )
     if not runs_triton(residual):
-        reference_reduce_modulate_quantize(tables, col_scale, residual, modulation, eps)
+        reference_reduce_modulate_quantize(tables, residual, modulation, eps)
         return
     from .kernel import launch
 
-    launch(tables, col_scale, residual, modulation, eps)
+    launch(tables, residual, modulation, eps)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 def reference_reduce_modulate_quantize(
     tables: PeerTables,
-    col_scale: Tensor,
     residual: Tensor,
     modulation: Modulation,
     eps: float,
@@ -26,7 +25,7 @@ def reference_reduce_modulate_quantize(
     total = torch.zeros_like(residual)
     for partial, row_scale in zip(tables.partials, tables.row_scales, strict=True):
         total += partial[rows].float().to(total.device) * row_scale[rows, None].to(total.device)
-    residual += modulation.gate * (total * col_scale)
+    residual += modulation.factor * total
     values, scales = reference_modulate_norm_quantize(
         residual, modulation.shift, modulation.scale, eps
     )

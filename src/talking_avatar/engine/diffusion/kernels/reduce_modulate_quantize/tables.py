@@ -1,4 +1,4 @@
-"""What one rank must know of all ranks' memory: tensors, and their addresses on the device."""
+"""What one rank must know of all ranks' memory: peers' tensors, whose addresses a kernel takes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-
-def addresses(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Return the tensors' addresses, int64 (n,), on ``device``."""
-    return torch.tensor([t.data_ptr() for t in tensors], dtype=torch.int64, device=device)
 
 
 def owned_rows(num_rows: int, rank: int, world: int, unit: int = 64) -> tuple[int, int]:
@@ -37,8 +32,10 @@ class PeerTables:
         output_scales: FP32 (M,) each.
         arrived: int32 (world,) each: epoch of every rank's partial product, as told to the holder.
         finished: int32 (world,) each: epoch up to which every rank handed out its rows.
-        state: int32 (4,), this rank's: epoch, programs done, error, unused. All zeros at first.
-        pointers: int64 (6, world) on the device: addresses of the six above; None on a CPU.
+        num_programs: Programs of a launch; None: as many as pay. At most 32 where ranks share one
+            GPU: all ranks' waiting programs must be resident together, and leave room for the
+            product that a late rank still computes.
+        state: int32 (3,), this rank's: epoch, programs done, error. All zeros at first.
     """
 
     rank: int
@@ -50,7 +47,7 @@ class PeerTables:
     arrived: tuple[Tensor, ...]
     finished: tuple[Tensor, ...]
     state: Tensor
-    pointers: Tensor | None
+    num_programs: int | None = None
 
     @classmethod
     def of(
@@ -62,19 +59,20 @@ class PeerTables:
         output_scales: Sequence[Tensor],
         arrived: Sequence[Tensor],
         finished: Sequence[Tensor],
+        num_programs: int | None = None,
     ) -> PeerTables:
-        """Gather the addresses of all ranks' buffers onto this rank's device."""
-        device = partials[rank].device
-        groups = (partials, row_scales, outputs, output_scales, arrived, finished)
-        pointers = None
-        if device.type == "cuda":
-            pointers = torch.stack([addresses(group, device) for group in groups])
+        """Make a rank's tables; its state starts at epoch 0, as all flags must."""
         return cls(
-            rank,
-            owned_rows(partials[rank].shape[0], rank, len(partials)),
-            *(tuple(group) for group in groups),
-            state=torch.zeros(4, dtype=torch.int32, device=device),
-            pointers=pointers,
+            rank=rank,
+            owned=owned_rows(partials[rank].shape[0], rank, len(partials)),
+            partials=tuple(partials),
+            row_scales=tuple(row_scales),
+            outputs=tuple(outputs),
+            output_scales=tuple(output_scales),
+            arrived=tuple(arrived),
+            finished=tuple(finished),
+            num_programs=num_programs,
+            state=torch.zeros(3, dtype=torch.int32, device=partials[rank].device),
         )
 
     @property

@@ -10,18 +10,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..write_qkv import QueryKeyValue
-from .workspace import BLOCK_M, AttentionWorkspace
+from .workspace import AttentionWorkspace
 
 LOG2_E = 1.4426950408889634
-BLOCK_N = 128
 
 
 @triton.jit
 def _num_blocks(start, stop, BLOCK_N: tl.constexpr):
-    return tl.maximum(stop - start + BLOCK_N - 1, 0) // BLOCK_N
+    # V's rows run along slots, and TMA starts a row at a multiple of 16 bytes.
+    length = stop - start // 16 * 16
+    return tl.where(stop > start, (length + BLOCK_N - 1) // BLOCK_N, 0)
 
 
 @triton.jit
@@ -43,6 +45,8 @@ def _attend_share(
     last_unit = (program + 1) * total // tl.num_programs(0)
     piece = program * NUM_PIECES
     columns = tl.arange(0, BLOCK_N)
+    if IS_FP8:
+        logit_scale *= tl.load(q_scale)
     rows = tl.arange(0, BLOCK_M)
     while unit < last_unit:
         tile = unit // num_blocks
@@ -52,27 +56,24 @@ def _attend_share(
         last_block = tl.minimum(num_blocks, first_block + last_unit - unit)
         unit += last_block - first_block
         q = q_rows.load([head * num_rows + first_row, 0])
-        row_factor = tl.full([BLOCK_M], logit_scale, tl.float32)
-        if IS_FP8:
-            row_mask = first_row + rows < num_rows
-            row_factor *= tl.load(
-                q_scale + head * num_rows + first_row + rows, mask=row_mask, other=0.0
-            )
         largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
         norm = tl.zeros([BLOCK_M], tl.float32)
         acc = tl.zeros([BLOCK_M, DIM], tl.float32)
         for block in tl.range(first_block, last_block):
-            start = start_0 + block * BLOCK_N
+            first = start_0
+            origin = start_0 // 16 * 16 + block * BLOCK_N
             stop = stop_0
             if block >= until_0:
-                start = start_1 + (block - until_0) * BLOCK_N
+                first = start_1
+                origin = start_1 // 16 * 16 + (block - until_0) * BLOCK_N
                 stop = stop_1
             if block >= until_1:
-                start = start_2 + (block - until_1) * BLOCK_N
+                first = start_2
+                origin = start_2 // 16 * 16 + (block - until_1) * BLOCK_N
                 stop = stop_2
-            slots = start + columns
-            valid = slots < stop
-            k = k_rows.load([head * num_slots + start, 0])
+            slots = origin + columns
+            valid = (slots >= first) & (slots < stop)
+            k = k_rows.load([head * num_slots + origin, 0])
             logits = tl.dot(q, k.T)
             if IS_FP8:
                 scales = head * num_slots + slots
@@ -80,7 +81,7 @@ def _attend_share(
                 value_scale = tl.load(v_scale + scales, mask=valid, other=0.0)
                 bias = tl.log2(value_scale)
                 undo = tl.where(valid, 1.0 / value_scale, 0.0)
-                u = (logits * key_scale[None, :]) * row_factor[:, None] + bias[None, :]
+                u = logits * (key_scale * logit_scale)[None, :] + bias[None, :]
             else:
                 bias = tl.where(valid, 0.0, float("-inf"))
                 u = logits * logit_scale + bias[None, :]
@@ -95,7 +96,7 @@ def _attend_share(
                 p = tl.exp2(u - new_largest[:, None])
                 norm = norm * shrink + tl.sum(p, 1)
             acc *= shrink[:, None]
-            v = v_rows.load([head * DIM, start])
+            v = v_rows.load([head * DIM, origin])
             acc = tl.dot(p.to(v_rows.dtype), v.T, acc)
         offset = 8.0 if IS_FP8 else 0.0
         where = (piece * BLOCK_M + rows)[:, None] * DIM + tl.arange(0, DIM)[None, :]
@@ -113,6 +114,7 @@ def _combine_shares(
     PARTS_POW2: tl.constexpr, IS_FP8: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
+    gdc_wait()
     num_blocks = _num_blocks(tl.load(ranges), tl.load(ranges + 1), BLOCK_N)
     num_blocks += _num_blocks(tl.load(ranges + 2), tl.load(ranges + 3), BLOCK_N)
     num_blocks += _num_blocks(tl.load(ranges + 4), tl.load(ranges + 5), BLOCK_N)
@@ -156,28 +158,57 @@ def launch(
     ranges: Tensor,
     out: tuple[Tensor, Tensor | None],
     workspace: AttentionWorkspace,
-    block_n: int = BLOCK_N,
-    num_warps: int = 8,
-    num_stages: int = 3,
 ) -> None:
     """Launch both on the current stream."""
+    logit_scale = LOG2_E * qkv.q.shape[2] ** -0.5
+    if workspace.tiling.is_hopper:
+        from .kernel_hopper import attend_share
+    else:
+        attend_share = attend_share_anywhere
+    attend_share(qkv, ranges, workspace, logit_scale)
+    combine_shares(qkv, ranges, out, workspace)
+
+
+def attend_share_anywhere(
+    qkv: QueryKeyValue,
+    ranges: Tensor,
+    workspace: AttentionWorkspace,
+    logit_scale: float,
+    *,
+    num_warps: int = 8,
+) -> None:
+    """Launch the portable first half."""
     heads, rows, dim = qkv.q.shape
     num_slots = qkv.k.shape[1]
-    tiles_per_head = triton.cdiv(rows, BLOCK_M)
+    block_m, block_n = workspace.tiling.block_m, workspace.tiling.block_n
+    tiles_per_head = triton.cdiv(rows, block_m)
     is_fp8 = qkv.k_scale is not None
     _attend_share[(workspace.num_programs,)](
-        TensorDescriptor.from_tensor(qkv.q.view(heads * rows, dim), [BLOCK_M, dim]),
+        TensorDescriptor.from_tensor(qkv.q.view(heads * rows, dim), [block_m, dim]),
         TensorDescriptor.from_tensor(qkv.k.view(heads * num_slots, dim), [block_n, dim]),
         TensorDescriptor.from_tensor(qkv.v.view(heads * dim, num_slots), [dim, block_n]),
         qkv.q_scale, qkv.k_scale, qkv.v_scale, ranges, workspace.partial, workspace.lse,
-        rows, num_slots, heads * tiles_per_head, tiles_per_head, LOG2_E * dim**-0.5,
-        DIM=dim, BLOCK_M=BLOCK_M, BLOCK_N=block_n, NUM_PIECES=workspace.num_pieces,
-        IS_FP8=is_fp8, num_warps=num_warps, num_stages=num_stages,
+        rows, num_slots, heads * tiles_per_head, tiles_per_head, logit_scale,
+        DIM=dim, BLOCK_M=block_m, BLOCK_N=block_n, NUM_PIECES=workspace.num_pieces,
+        IS_FP8=is_fp8, num_warps=num_warps, num_stages=3 if is_fp8 else 2,
     )  # fmt: skip
+
+
+def combine_shares(
+    qkv: QueryKeyValue,
+    ranges: Tensor,
+    out: tuple[Tensor, Tensor | None],
+    workspace: AttentionWorkspace,
+) -> None:
+    """Launch the second half."""
+    heads, rows, dim = qkv.q.shape
+    tiling = workspace.tiling
+    tiles_per_head = triton.cdiv(rows, tiling.block_m)
     _combine_shares[(rows,)](
         workspace.partial, workspace.lse, ranges, out[0], out[1],
         heads * tiles_per_head, tiles_per_head, workspace.num_programs,
-        HEADS=heads, HEADS_POW2=triton.next_power_of_2(heads), DIM=dim, BLOCK_M=BLOCK_M,
-        BLOCK_N=block_n, NUM_PIECES=workspace.num_pieces, NUM_PARTS=workspace.num_parts,
-        PARTS_POW2=triton.next_power_of_2(workspace.num_parts), IS_FP8=is_fp8, num_warps=4,
+        HEADS=heads, HEADS_POW2=triton.next_power_of_2(heads), DIM=dim, BLOCK_M=tiling.block_m,
+        BLOCK_N=tiling.block_n, NUM_PIECES=workspace.num_pieces, NUM_PARTS=workspace.num_parts,
+        PARTS_POW2=triton.next_power_of_2(workspace.num_parts),
+        IS_FP8=qkv.k_scale is not None, num_warps=4, launch_pdl=True,
     )  # fmt: skip

@@ -15,7 +15,7 @@ def attend(qkv: QueryKeyValue, ranges: Tensor) -> Tensor:
     q, k, v = (x if x.dtype == torch.float64 else x.float() for x in (qkv.q, qkv.k, qkv.v))
     k, v = k[:, slots], v[:, :, slots]
     if qkv.q_scale is not None and qkv.k_scale is not None and qkv.v_scale is not None:
-        q = dequantize(q, qkv.q_scale)
+        q = q * qkv.q_scale
         k = dequantize(k, qkv.k_scale[:, slots])
         v = dequantize(v, qkv.v_scale[:, slots], dim=1)
     logits = q @ k.transpose(1, 2) * q.shape[-1] ** -0.5

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..formats import runs_triton
+from ..formats import FP8_MAX, runs_triton
 from .reference import reference_write_qkv
 
-__all__ = ["QueryKeyValue", "reference_write_qkv", "write_qkv"]
+__all__ = ["QueryKeyValue", "query_scale", "reference_write_qkv", "write_qkv"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +24,8 @@ class QueryKeyValue:
         q: (heads, M, dim), FP8 or BF16.
         k: (heads, slots, dim), same format.
         v: (heads, dim, slots), same format.
-        q_scale: FP32 (heads, M); None for BF16, as the next two.
+        q_scale: FP32 scalar, see `query_scale`: queries are normed, so that one scale serves all
+            of them; None for BF16, as the next two.
         k_scale, v_scale: FP32 (heads, slots).
     """
 
@@ -34,6 +35,19 @@ class QueryKeyValue:
     q_scale: Tensor | None = None
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
+
+
+def query_scale(q_weight: Tensor) -> Tensor:
+    """Return the one scale of all FP8 queries of a layer: FP32, a scalar.
+
+    After an RMS norm a vector's length is sqrt(dim), so no element exceeds sqrt(dim) times the
+    largest weight; FP8 is a floating format, so the typical element, ten times smaller, keeps
+    its four bits.
+
+    Args:
+        q_weight: (dim,), weight of the norm.
+    """
+    return q_weight.float().abs().max() * q_weight.shape[0] ** 0.5 / FP8_MAX
 
 
 def write_qkv(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 if TYPE_CHECKING:
     from . import QueryKeyValue
@@ -42,6 +43,8 @@ def _write_qkv(
     dims = tl.arange(0, DIM)
     valid = rows < num_rows
     mask = valid[:, None]
+    gdc_launch_dependents()
+    gdc_wait()
     first_col = (part * num_heads + head) * DIM
     width = 3 * num_heads * DIM
     x = tl.load(raw + rows[:, None] * width + first_col + dims[None, :], mask=mask, other=0.0)
@@ -66,8 +69,7 @@ def _write_qkv(
         x = rotated(x, cosines, sines, ROWS, DIM)
         if part == 0:
             if IS_FP8:
-                x, scale = scaled_rows(x)
-                tl.store(q_scale + head * num_rows + rows, scale, mask=valid)
+                x *= 1.0 / tl.load(q_scale)
             where = q + (head * num_rows + rows[:, None]) * DIM + dims[None, :]
             tl.store(where, x.to(q.dtype.element_ty), mask=mask)
         else:
@@ -97,5 +99,5 @@ def launch(
         raw, row_scale, col_scale, q_weight, k_weight, cos, sin, slot_start,
         out.q, out.q_scale, out.k, out.k_scale, out.v, out.v_scale,
         rows, heads, num_slots, eps,
-        DIM=dim, ROWS=TOKENS, IS_FP8=out.k_scale is not None, num_warps=4,
+        DIM=dim, ROWS=TOKENS, IS_FP8=out.k_scale is not None, num_warps=4, launch_pdl=True,
     )  # fmt: skip

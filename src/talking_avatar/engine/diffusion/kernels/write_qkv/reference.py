@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..formats import quantize
+from ..formats import FP8_MAX, quantize
 
 if TYPE_CHECKING:
     from . import QueryKeyValue
@@ -49,11 +49,9 @@ def reference_write_qkv(
         out.k[:, slots] = k.to(out.k.dtype)
         out.v[:, :, slots] = v.transpose(1, 2).to(out.v.dtype)
         return
-    q8, q_scale = quantize(q)
     k8, k_scale = quantize(k)
     v8, v_scale = quantize(v)
-    out.q.copy_(q8)
-    out.q_scale.copy_(q_scale)
+    out.q.copy_((q / out.q_scale).clamp(-FP8_MAX, FP8_MAX))
     # PyTorch's CPU cannot copy between slices of FP8 in every version: bytes always can.
     out.k.view(torch.uint8)[:, slots] = k8.view(torch.uint8)
     out.k_scale[:, slots] = k_scale
