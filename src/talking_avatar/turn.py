@@ -253,11 +253,12 @@ class TurnMachine:
 
     def _mute(self, turn_id: int) -> None:
         """Make a turn's planned frames silent. Their pictures may still run on until a rewind."""
+        is_over = turn_id not in self._turns
+        silent = self._idle if is_over else FramePlan(turn_id, self._silence)
         for at, plan in enumerate(self._frames):
             if plan.turn_id == turn_id:
                 self._must_replan |= plan.num_speech > 0
-                is_over = turn_id not in self._turns
-                self._frames[at] = self._idle if is_over else FramePlan(turn_id, self._silence)
+                self._frames[at] = silent
 
     # -- planning
 
