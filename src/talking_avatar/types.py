@@ -32,7 +32,8 @@ class Frame:
         image: uint8; RGB (H, W, 3), or I420 (H * 3 / 2, W) on request.
         audio: int16 (1000,), 24 kHz mono.
         pts: Seconds on the media timeline: ``index / 24``.
-        turn_id: The turn whose speech sounds in ``audio``; None between turns.
+        turn_id: The turn whose speech sounds in ``audio``, or that pauses or waits for more speech
+            here; None between turns and after a turn was cut.
         speaking: Whether it is speech of a turn that is still wanted. False in idle, in gaps and
             in the picture that runs on, silent, after an interruption.
     """
