@@ -15,7 +15,6 @@ The protocol is documented so that a client in any language can be written from 
 from __future__ import annotations
 
 from talking_avatar_websocket._app import serve
-from talking_avatar_websocket._audience import Offering
 from talking_avatar_websocket._client import AvatarClient, Picture, Refused, Sound, connect
 from talking_avatar_websocket._conversation import Conversation, Scene
 from talking_avatar_websocket._events import (
@@ -34,6 +33,7 @@ from talking_avatar_websocket._messages import Features
 from talking_avatar_websocket._rate import RateRange
 from talking_avatar_websocket._server import AvatarServer
 from talking_avatar_websocket._transport import WebsocketTransport
+from talking_avatar_websocket._viewer import Offering
 from talking_avatar_websocket._voices import EspeakVoice, Voice, VoiceFailed
 
 __version__ = "0.1.0"

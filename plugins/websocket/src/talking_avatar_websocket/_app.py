@@ -9,13 +9,13 @@ from collections.abc import Callable
 from ssl import SSLContext
 
 from talking_avatar import AvatarSession, DiffusionConfig, PortraitConfig, open_engine
-from talking_avatar_websocket._audience import Offering
 from talking_avatar_websocket._conversation import Conversation, Scene
 from talking_avatar_websocket._limits import Limits
 from talking_avatar_websocket._messages import Features
 from talking_avatar_websocket._rate import RateRange
 from talking_avatar_websocket._server import AvatarServer
 from talking_avatar_websocket._transport import WebsocketTransport
+from talking_avatar_websocket._viewer import Offering
 from talking_avatar_websocket._voices import Voice, default_voice
 
 

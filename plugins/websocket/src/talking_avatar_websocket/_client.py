@@ -17,7 +17,7 @@ import asyncio
 from dataclasses import dataclass
 from ssl import SSLContext
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as open_socket
 from websockets.exceptions import ConnectionClosed
 
+from talking_avatar_websocket._decoding import StreamDecoder
 from talking_avatar_websocket._messages import (
     AudioStart,
     AudioStop,
@@ -58,11 +59,6 @@ from talking_avatar_websocket._packets import (
     UploadPacket,
     VideoCodec,
 )
-
-if TYPE_CHECKING:
-    from av import VideoCodecContext
-
-    from talking_avatar_websocket._sound import MicrophoneDecoder
 
 MAX_SERVER_MESSAGE_BYTES = 2 * 1024 * 1024
 """What the protocol lets a server send at once."""
@@ -144,7 +140,7 @@ class AvatarClient:
 
     def __init__(self, socket: ClientConnection, *, decodes: bool, acknowledges: bool) -> None:
         self._socket = socket
-        self._decoder = _Decoder() if decodes else None
+        self._decoder = StreamDecoder() if decodes else None
         self._acknowledges = acknowledges
         self._heard_us = 0
         self._taken: Sound | None = None
@@ -324,53 +320,6 @@ class AvatarClient:
     async def aclose(self) -> None:
         """Leave. Idempotent."""
         await self._socket.close()
-
-
-class _Decoder:
-    """Decodes one stream, on the event loop: 3 ms a frame of 704x1088."""
-
-    def __init__(self) -> None:
-        self._video: VideoCodecContext | None = None
-        self._sound: MicrophoneDecoder | None = None
-        self._next_video: int | None = None
-
-    def reset(self) -> None:
-        self._video = self._sound = self._next_video = None
-
-    def picture(self, packet: MediaPacket) -> npt.NDArray[np.uint8] | None:
-        """Decode a frame; None if what it needs did not come."""
-        from av import CodecContext, Packet
-        from av.error import FFmpegError
-
-        is_in_order = packet.is_key or packet.sequence == self._next_video
-        self._next_video = packet.sequence + 1 if is_in_order else None
-        if not is_in_order:
-            return None
-        if self._video is None:
-            names: dict[str, str] = {"vp8": "vp8", "h264": "h264", "jpeg": "mjpeg"}
-            self._video = CodecContext.create(names[packet.codec], "r")  # type: ignore[assignment]
-            assert self._video is not None
-            self._video.thread_count = 1
-        try:
-            frames = self._video.decode(Packet(bytes(packet.payload)))
-        except FFmpegError:
-            return None
-        images = [np.asarray(frame.to_ndarray(format="rgb24"), np.uint8) for frame in frames]
-        return images[-1] if images else None
-
-    def sound(
-        self, packet: MediaPacket, sample_rate: int
-    ) -> tuple[npt.NDArray[np.int16] | None, int]:
-        """Decode a packet of sound."""
-        from talking_avatar_websocket._sound import BadSound, MicrophoneDecoder
-
-        if self._sound is None:
-            codec: AudioCodec = "opus" if packet.codec == "opus" else "pcm"
-            self._sound = MicrophoneDecoder(codec, sample_rate)
-        try:
-            return self._sound.decode(packet.payload), self._sound.sample_rate
-        except BadSound:
-            return None, 0
 
 
 class connect:  # noqa: N801 - used like a function, as in the websockets library

@@ -13,7 +13,7 @@ import anyio
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
-from talking_avatar_websocket._audience import Audience, Viewer
+from talking_avatar_websocket._audience import Audience
 from talking_avatar_websocket._limits import Limits
 from talking_avatar_websocket._messages import (
     Feedback,
@@ -30,6 +30,7 @@ from talking_avatar_websocket._protocol import (
     HelloReceived,
     ServerProtocol,
 )
+from talking_avatar_websocket._viewer import Viewer
 
 
 class Connection:
@@ -118,13 +119,16 @@ class Connection:
         viewer = self.viewer
         assert viewer is not None
         viewer.rtt_s = self._socket.latency or None
+        showing = self._audience.showing
         match event:
             case Played() | Flushed():
-                self._audience.report(viewer, event)
+                if showing is not None:
+                    showing.report(viewer, event)
             case Feedback():
                 viewer.feedback = event
             case NeedKey():
-                self._audience.ask_key(viewer, is_lost=True)
+                if showing is not None:
+                    showing.serve_key(viewer, is_lost=True)
             case RequestFloor():
                 self._audience.request_floor(viewer, take_over=event.take_over)
             case ReleaseFloor():
@@ -145,8 +149,8 @@ class Connection:
                     async with asyncio.timeout(self._limits.stuck_s):
                         await self._socket.send(message)
                     continue
-                if self.viewer is not None:
-                    self._audience.ask_key(self.viewer)
+                if self.viewer is not None and self._audience.showing is not None:
+                    self._audience.showing.serve_key(self.viewer)
                 self._to_send.clear()
                 await self._to_send.wait()
         except ConnectionClosed:

@@ -8,11 +8,9 @@ An application with an agent of its own writes its own loop over `AvatarServer.e
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from decimal import Decimal
 
 import anyio
 import structlog
@@ -47,10 +45,9 @@ from talking_avatar_websocket._messages import (
     PhotoProblem,
     PhotoRejected,
     Said,
-    Stats,
 )
 from talking_avatar_websocket._server import AvatarServer
-from talking_avatar_websocket._transport import WebsocketTransport, latency_of
+from talking_avatar_websocket._transport import WebsocketTransport
 from talking_avatar_websocket._voices import Voice, VoiceFailed
 
 _log = structlog.stdlib.get_logger("talking_avatar.websocket")
@@ -105,6 +102,7 @@ class Conversation:
         self._turn: Turn | None = None
         self._sample_rate = 0
         self._is_changing = False
+        self._is_paused = False
         self._last: TurnResult | None = None
 
     @property
@@ -136,10 +134,10 @@ class Conversation:
                 tasks.start_soon(self._interrupt, event)
             case PauseAsked():
                 await session.pause()
-                self._server.send(Paused(is_paused=True))
+                self._tell_paused(True)
             case ResumeAsked():
                 await session.resume()
-                self._server.send(Paused(is_paused=False))
+                self._tell_paused(False)
             case TextCame():
                 self._queue_text(event)
             case SpeechBegan():
@@ -161,7 +159,12 @@ class Conversation:
         self._server.send(
             Interrupted(played_s=position.seconds, source=position.source), to=event.viewer
         )
-        self._server.send(Paused(is_paused=False))
+        self._tell_paused(False)
+
+    def _tell_paused(self, is_paused: bool) -> None:
+        if is_paused is not self._is_paused:
+            self._is_paused = is_paused
+            self._server.send(Paused(is_paused=is_paused))
 
     async def _announce(self, turn: Turn, scene: Scene) -> None:
         try:
@@ -255,6 +258,7 @@ class Conversation:
         try:
             self._scene = await change_photo(event.data, event.face)
             self._turn = None
+            self._tell_paused(False)
             warnings = [
                 PhotoProblem(code=warning.code, message=warning.message)
                 for warning in self._scene.session.avatar.warnings
@@ -269,50 +273,12 @@ class Conversation:
 
     async def _report(self) -> None:
         """Send the figures once a second; raise what the session died of."""
-        loop = asyncio.get_running_loop()
-        before_frames, before = 0, loop.time()
-        before_cpu = time.process_time()
-        session = self._scene.session
         while True:
             await asyncio.sleep(1.0)
-            if session is not self._scene.session:
-                session, before_frames = self._scene.session, 0
-            elif not self._is_changing:
-                session.set_controls()  # raises if the session has failed
-            now, cpu = loop.time(), time.process_time()
-            stats = self._stats(before_frames, now - before, cpu - before_cpu)
-            before_frames, before, before_cpu = stats.num_frames, now, cpu
-            self._server.audience.send_stats(stats)
-
-    def _stats(self, before_frames: int, elapsed_s: float, cpu_s: float) -> Stats:
-        session, last = self._scene.session, self._last
-        stats, usage = session.stats(), session.usage()
-        prices = [device.price for device in usage.devices]
-        known = [price for price in prices if price is not None]
-        latency = None if last is None else last.latency
-        return Stats(
-            stream=self._scene.transport.stream,
-            fps=round(max(0, stats.num_frames - before_frames) / elapsed_s, 2),
-            num_frames=stats.num_frames,
-            skew_ms=round(stats.skew_s * 1e3, 3),
-            stalls=stats.num_stalls,
-            stalled_s=round(stats.stalled_s, 3),
-            missed_chunks=stats.missed_chunks.total,
-            late_frames=stats.late_frames.total,
-            lateness_p50_ms=round(stats.lateness_p50_ms, 3),
-            lateness_p99_ms=round(stats.lateness_p99_ms, 3),
-            first_frame_ms=_first_frame_ms(last),
-            latency=None if latency is None else latency_of(latency),
-            cpu_cores=round(cpu_s / elapsed_s, 3),
-            gpu_hours=usage.gpu_hours,
-            price=str(sum(known, Decimal(0))) if known and len(known) == len(prices) else None,
-        )
-
-
-def _first_frame_ms(result: TurnResult | None) -> float | None:
-    if result is None or result.first_frame_s is None:
-        return None
-    return round(result.first_frame_s * 1e3, 1)
+            scene = self._scene
+            if not self._is_changing:
+                scene.session.set_controls()  # raises if the session has failed
+            scene.transport.report(scene.session, self._last)
 
 
 def rejection_of(error: PhotoError) -> PhotoRejected:

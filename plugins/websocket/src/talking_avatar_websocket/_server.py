@@ -22,7 +22,7 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.http11 import Request, Response
 
 from talking_avatar_websocket._access import Access, allows_origin, is_loopback
-from talking_avatar_websocket._audience import Audience, Offering, Viewer
+from talking_avatar_websocket._audience import Audience
 from talking_avatar_websocket._connection import Connection
 from talking_avatar_websocket._events import (
     EventQueue,
@@ -57,6 +57,7 @@ from talking_avatar_websocket._protocol import (
     UploadedPhoto,
 )
 from talking_avatar_websocket._sound import BadSound, MicrophoneDecoder
+from talking_avatar_websocket._viewer import Offering, Viewer
 
 _log = structlog.stdlib.get_logger("talking_avatar.websocket")
 
@@ -357,13 +358,6 @@ class AvatarServer:
         return "ws" + self.url.removeprefix("http").removesuffix("/") + SOCKET_PATH
 
     @property
-    def features(self) -> frozenset[str]:
-        """Names of what clients may ask for."""
-        features = self._offering.features
-        named = {"say_text": features.say_text, "photo": features.photo}
-        return frozenset(name for name, is_on in named.items() if is_on)
-
-    @property
     def num_viewers(self) -> int:
         """Clients that are in."""
         return len(self.audience.viewers)
@@ -376,10 +370,8 @@ class AvatarServer:
         """Send a control message to everybody, or to one viewer if it is still there."""
         if to is None:
             self.audience.send(message)
-            return
-        for viewer in self.audience.viewers:
-            if viewer.number == to:
-                viewer.send(message)
+        elif (viewer := self.audience.find(to)) is not None:
+            viewer.send(message)
 
     def fail(self, message: str) -> None:
         """The session failed for good: tell everybody and close their connections."""

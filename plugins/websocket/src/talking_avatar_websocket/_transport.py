@@ -10,10 +10,19 @@ import asyncio
 
 import structlog
 
-from talking_avatar import Frame, MediaInfo, Position, Transport, TransportClosed, TurnResult
-from talking_avatar_websocket._broadcast import Broadcast
-from talking_avatar_websocket._messages import Latency, TurnFinished, TurnStarted
+from talking_avatar import (
+    AvatarSession,
+    Frame,
+    MediaInfo,
+    Position,
+    Transport,
+    TransportClosed,
+    TurnResult,
+)
+from talking_avatar_websocket._figures import Figures, parts_of
+from talking_avatar_websocket._messages import TurnFinished, TurnStarted
 from talking_avatar_websocket._server import AvatarServer
+from talking_avatar_websocket._showing import Showing
 
 _log = structlog.stdlib.get_logger("talking_avatar.websocket")
 
@@ -43,7 +52,8 @@ class WebsocketTransport(Transport):
     ) -> None:
         self._owns_server = server is None
         self.server = server or AvatarServer(host=host, port=port, token=token)
-        self._broadcast: Broadcast | None = None
+        self._showing: Showing | None = None
+        self._figures: Figures | None = None
         self._turn_id: int | None = None
         self._is_closed = False
 
@@ -54,11 +64,12 @@ class WebsocketTransport(Transport):
             OSError: The port cannot be had.
             TransportClosed: This transport was used before.
         """
-        if self._broadcast is not None or self._is_closed:
+        if self._showing is not None or self._is_closed:
             raise TransportClosed("a transport serves one session: make a new one")
         if self._owns_server:
             await self.server.start()
-        self._broadcast = self.server.audience.begin_stream(media)
+        self._figures = Figures(asyncio.get_running_loop().time())
+        self._showing = self.server.audience.begin_stream(media)
 
     async def send(self, frame: Frame) -> None:
         """Encode a frame for those who watch, off the event loop; a live one is not waited for.
@@ -67,86 +78,76 @@ class WebsocketTransport(Transport):
             TransportClosed: The transport was closed, a newer session is shown, or an encoder
                 failed.
         """
-        broadcast = self._opened
-        audience = self.server.audience
-        if broadcast.error is not None:
-            _log.error("websocket_encoder_failed", error=type(broadcast.error).__name__)
-            raise TransportClosed("an encoder failed") from broadcast.error
-        if not audience.is_shown(broadcast):
-            raise TransportClosed("a newer session is shown to the viewers")
-        self._note_turn(frame)
-        video, audio = audience.wanted()
-        jobs = broadcast.offer(frame, video, audio)
-        audience.note_sent((frame.index + 1) / broadcast.media.fps)
-        if broadcast.media.clock == "unpaced" and jobs:
-            await asyncio.wait(jobs)
+        showing = self._open
+        if showing is None:
+            raise TransportClosed("the transport is not open, or a newer session is shown")
+        if showing.error is not None:
+            _log.error("websocket_encoder_failed", error=type(showing.error).__name__)
+            raise TransportClosed("an encoder failed") from showing.error
+        self._note_turn(frame, showing)
+        await showing.offer(frame)
 
-    def _note_turn(self, frame: Frame) -> None:
+    def _note_turn(self, frame: Frame, showing: Showing) -> None:
         if frame.speaking and frame.turn_id is not None and frame.turn_id != self._turn_id:
             self._turn_id = frame.turn_id
-            self.server.send(
-                TurnStarted(
-                    stream=self._opened.number,
-                    turn_id=frame.turn_id,
-                    pts_us=int(frame.pts * 1e6),
-                )
-            )
+            pts_us = int(frame.pts * 1e6)
+            started = TurnStarted(stream=showing.number, turn_id=frame.turn_id, pts_us=pts_us)
+            self.server.send(started)
 
     async def interrupt(self) -> None:
         """Have viewers forget what they have not yet heard; wait for the speaker's word on it."""
-        broadcast = self._broadcast
-        if broadcast is not None and self.server.audience.is_shown(broadcast):
-            await self.server.audience.flush(broadcast)
+        audience = self.server.audience
+        if self._open is not None:
+            await self._open.flush(audience.next_flush(), audience.speaker)
 
     def played_position(self) -> Position | None:
         """Give how far the speaker has heard, or the viewer that is furthest on; None: nobody."""
-        broadcast = self._broadcast
-        if broadcast is None or not self.server.audience.is_shown(broadcast):
-            return None
-        return self.server.audience.position()
+        return None if self._open is None else self._open.position(self.server.audience.speaker)
 
     def announce(self, result: TurnResult) -> None:
         """Tell viewers what became of a turn."""
-        broadcast = self._broadcast
-        if broadcast is None or not self.server.audience.is_shown(broadcast):
+        if self._open is None:
             return
         latency = result.latency
         self.server.send(
             TurnFinished(
-                stream=broadcast.number,
+                stream=self._open.number,
                 turn_id=result.turn_id,
                 played_s=result.played_s,
                 source=result.source,
                 interrupted=result.interrupted,
                 stalls=result.stalls,
-                latency=None if latency is None else latency_of(latency),
+                latency=None if latency is None else parts_of(latency),
             )
         )
 
-    @property
-    def stream(self) -> int:
-        """Number of the stream that viewers see."""
-        return self._opened.number
+    def report(self, session: AvatarSession, last: TurnResult | None = None) -> None:
+        """Tell viewers the session's figures; call it about once a second.
+
+        Args:
+            session: This transport's.
+            last: What became of its last turn; None before.
+        """
+        if self._open is None:
+            return
+        assert self._figures is not None
+        now = asyncio.get_running_loop().time()
+        self._open.send_stats(self._figures.stats(session, self._open.number, last, now))
 
     @property
-    def _opened(self) -> Broadcast:
-        if self._broadcast is None or self._is_closed:
-            raise TransportClosed("the transport is not open")
-        return self._broadcast
+    def _open(self) -> Showing | None:
+        """What is shown, while viewers see it."""
+        showing = self._showing
+        is_seen = showing is not None and showing.is_current and not self._is_closed
+        return showing if is_seen else None
 
     async def aclose(self) -> None:
         """End the stream, and the server if it is this transport's own. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
-        broadcast = self._broadcast
-        if broadcast is not None:
-            self.server.audience.end_stream(broadcast)
-            await broadcast.aclose()
+        if self._showing is not None:
+            self.server.audience.end_stream(self._showing)
+            await self._showing.aclose()
         if self._owns_server:
             await self.server.aclose()
-
-
-def latency_of(latency: object) -> Latency:
-    """Give a turn's latency as viewers get it."""
-    return Latency.model_validate({name: getattr(latency, name) for name in Latency.model_fields})
