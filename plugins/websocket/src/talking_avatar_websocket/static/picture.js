@@ -39,8 +39,8 @@ export class Picture {
 
   /** Frames that came and were not shown. */
   numDropped = 0;
-  /** How much each frame was decoded after its time (> 0) or before; milliseconds. */
-  /** @type {number[]} */ latenessMs = [];
+  /** How long before its time each frame was decoded; milliseconds. */
+  /** @type {number[]} */ earlyMs = [];
 
   /**
    * @param {HTMLCanvasElement} canvas
@@ -82,7 +82,7 @@ export class Picture {
     if (this.canvas.height !== stream.height) this.canvas.height = stream.height;
     this.#codecString = stream.video_codec_string;
     this.#needsKey = true;
-    this.latenessMs = [];
+    this.earlyMs = [];
   }
 
   /** Frames that wait for the decoder. */
@@ -169,7 +169,7 @@ export class Picture {
     this.#decoding.delete(ptsUs);
     const decodedMs = performance.now();
     const clockUs = this.owner.clock(decodedMs);
-    if (clockUs !== null) this.latenessMs.push((clockUs - ptsUs) / 1000);
+    if (clockUs !== null) this.earlyMs.push((ptsUs - clockUs) / 1000);
     this.#waiting.push({ image, ptsUs, decodedMs, ...note });
     if (this.#waiting.length > MAX_WAITING) this.#dropFirst();
   }

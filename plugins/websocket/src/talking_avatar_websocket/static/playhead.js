@@ -33,9 +33,10 @@ export class Playhead {
     this.hasBegun = false;
     /** @type {number} Times that playing had to wait. */
     this.numWaits = 0;
-    /** @type {number} Least samples that were left since `takeLow`. */
-    this.low = Infinity;
+    /** @type {number[]} What was still to be played when each burst came; < 0: it was waited for. */
+    this.slacks = [];
     this.sincePush = 0;
+    this.waited = 0;
     /** @type {number} Samples still to wait (> 0) or to leave out (< 0), when it is quiet. */
     this.pendingShift = 0;
   }
@@ -49,6 +50,8 @@ export class Playhead {
     if (!this.hasBegun) {
       this.hasBegun = true;
       this.position = this.end = start;
+    } else if (this.sincePush > this.burst / 4) {
+      this.slacks.push(this.isPlaying ? this.end - this.position : -this.waited);
     }
     this.end = Math.max(this.end, start + count);
     this.sincePush = 0;
@@ -64,7 +67,10 @@ export class Playhead {
    */
   pull(count, isQuiet) {
     this.sincePush += count;
-    if (!this.isPlaying && !this.#mayBegin(count)) return -1;
+    if (!this.isPlaying && !this.#mayBegin(count)) {
+      this.waited += count;
+      return -1;
+    }
     let skip = this.#backlog();
     if (this.pendingShift !== 0 && isQuiet(this.position, 2 * count)) {
       if (this.pendingShift > 0) {
@@ -78,19 +84,18 @@ export class Playhead {
     if (this.end - this.position - skip < count) {
       this.isPlaying = false;
       this.numWaits += 1;
-      this.low = 0;
+      this.waited = 0;
       return -1;
     }
     this.position += skip + count;
-    this.low = Math.min(this.low, this.end - this.position);
     return skip;
   }
 
-  /** Least samples left since the last call; Infinity if nothing was played. */
-  takeLow() {
-    const low = this.low;
-    this.low = Infinity;
-    return low;
+  /** The slacks since the last call. */
+  takeSlacks() {
+    const slacks = this.slacks;
+    this.slacks = [];
+    return slacks;
   }
 
   /** Samples that have come and are not yet played. */

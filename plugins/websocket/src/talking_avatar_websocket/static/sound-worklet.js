@@ -97,7 +97,7 @@ class Player extends AudioWorkletProcessor {
     if (this.untilReport > 0) return;
     this.untilReport = REPORT_S * sampleRate;
     const { depth, numWaits, pendingShift } = this.head;
-    this.port.postMessage({ level: { low: this.head.takeLow(), depth, numWaits, pendingShift } });
+    this.port.postMessage({ level: { slacks: this.head.takeSlacks(), depth, numWaits, pendingShift } });
   }
 
   peak(start, count) {

@@ -11,8 +11,9 @@ import { Playhead } from "./playhead.js";
 
 const WORKLET_URL = new URL("./sound-worklet.js", import.meta.url);
 const OPUS_RATE = 48_000;
-/** 256 samples. "interactive" is 10 ms and 30 ms of latency in Chromium; 0 leaves no room. */
-const LATENCY_HINT_S = 0.005;
+/** Clocks of sound cards are off by less; what is lost beyond it are breaks. */
+const CLOCK_DRIFT = 0.002;
+const MOST_LOST_MS = 30;
 
 /** @typedef {{frame: number, position: number, isPlaying: boolean}} Anchor */
 
@@ -23,15 +24,25 @@ export class Sound {
   /** @type {Anchor[]} */ #anchors = [];
   /** @type {number | null} */ #offsetMs = null;
   /** @type {((ms: number) => void) | null} */ #onSilent = null;
+  /** Counts the times that playing began anew: what was seen of it before counts no more. */
+  numStarts = 0;
   #rate = OPUS_RATE;
   #burstS = 1 / 24;
   #isOpus = true;
   #silentHead = new Playhead(OPUS_RATE, 1 / 24);
   #silentAtMs = 0;
   #silencedUntilUs = -Infinity;
-  #level = { low: Infinity, depth: 0, numWaits: 0, pendingShift: 0 };
+  #level = { depth: 0, numWaits: 0, pendingShift: 0 };
+  /** @type {number[]} */ #slacks = [];
   #numWaitsBefore = 0;
   #lastEndUs = -Infinity;
+  /**
+   * The least that the device can: in Chromium 8 ms instead of 32. A machine that is too busy for it
+   * loses time; then it is the browser's default for conversations.
+   * @type {number | "interactive"}
+   */
+  #latencyHint = 0;
+  /** @type {{offsetMs: number, atMs: number} | null} */ #firstOffset = null;
 
   /** Which codecs this browser takes, best first. */
   static codecs() {
@@ -150,13 +161,13 @@ export class Sound {
     this.#node?.port.postMessage({ silenceUntil: until });
   }
 
-  /** @returns {{lowMs: number, numWaits: number, isShifting: boolean}} Since the last call. */
+  /** @returns {{slackMs: number[], isShifting: boolean}} See `Delay`; since the last call. */
   takeLevel() {
     const head = this.#silentHead;
-    const low = this.isOn ? this.#level.low : head.takeLow();
+    const slacks = this.isOn ? this.#slacks : head.takeSlacks();
     const shift = this.isOn ? this.#level.pendingShift : head.pendingShift;
-    this.#level.low = Infinity;
-    return { lowMs: (low / this.#rate) * 1000, numWaits: this.numWaits, isShifting: shift !== 0 };
+    this.#slacks = [];
+    return { slackMs: slacks.map((slack) => (slack / this.#rate) * 1000), isShifting: shift !== 0 };
   }
 
   /** @param {{marginMs: number, shiftMs: number}} decided */
@@ -178,7 +189,7 @@ export class Sound {
   }
 
   async #openContext() {
-    const context = new AudioContext({ sampleRate: this.#rate, latencyHint: LATENCY_HINT_S });
+    const context = new AudioContext({ sampleRate: this.#rate, latencyHint: this.#latencyHint });
     this.#context = context;
     context.onstatechange = () => this.#restart();
     await context.audioWorklet.addModule(WORKLET_URL);
@@ -206,9 +217,11 @@ export class Sound {
   // After each change between heard and not heard: the worklet begins anew at what comes next.
   #restart() {
     this.#numWaitsBefore += this.#level.numWaits;
-    this.#level = { low: Infinity, depth: 0, numWaits: 0, pendingShift: 0 };
+    this.#level = { depth: 0, numWaits: 0, pendingShift: 0 };
+    this.numStarts += 1;
+    this.#slacks = [];
     this.#anchors = [];
-    this.#offsetMs = null;
+    this.#offsetMs = this.#firstOffset = null;
     this.#node?.port.postMessage({ reset: true });
   }
 
@@ -219,8 +232,9 @@ export class Sound {
       // Output latency is well below the time that 32 jumps take.
       if (this.#anchors.length > 32) this.#anchors.shift();
     } else if (data.level) {
-      const low = Math.min(this.#level.low, data.level.low);
-      this.#level = { ...data.level, low };
+      const { slacks, ...level } = data.level;
+      this.#slacks.push(...slacks);
+      this.#level = level;
     } else if (data.silentFrame !== undefined && this.#onSilent) {
       this.#onSilent(performance.now() + this.outputLatencyMs);
       this.#onSilent = null;
@@ -277,7 +291,21 @@ export class Sound {
       : context.currentTime * 1000 - this.outputLatencyMs - nowMs;
     if (this.#offsetMs === null || Math.abs(offsetMs - this.#offsetMs) > 50) this.#offsetMs = offsetMs;
     else this.#offsetMs += 0.02 * (offsetMs - this.#offsetMs);
+    this.#watchBreaks(nowMs, this.#offsetMs);
     return ((nowMs + this.#offsetMs) / 1000) * this.#rate;
+  }
+
+  // Sound that the machine was too late for makes the sound's clock fall behind the page's.
+  /**
+   * @param {number} nowMs
+   * @param {number} offsetMs
+   */
+  #watchBreaks(nowMs, offsetMs) {
+    this.#firstOffset ??= { offsetMs, atMs: nowMs };
+    const lostMs = this.#firstOffset.offsetMs - offsetMs - CLOCK_DRIFT * (nowMs - this.#firstOffset.atMs);
+    if (lostMs < MOST_LOST_MS || this.#latencyHint === "interactive") return;
+    this.#latencyHint = "interactive";
+    this.#closeContext().then(() => this.turnOn());
   }
 
   /** @param {number} nowMs */

@@ -60,6 +60,7 @@ export class TalkingAvatar extends EventTarget {
   /** @type {number | null} */ #silencedAtUs = null;
   #lastPlayedUs = -Infinity;
   #upload = 0;
+  #numStarts = 0;
 
   /** The server's welcome; null while not connected. */
   /** @type {any} */ welcome = null;
@@ -339,11 +340,15 @@ export class TalkingAvatar extends EventTarget {
   }
 
   #sumUp() {
-    const { numDropped, numUndecoded, latenessMs } = this.#picture;
-    const second = this.#meter.take({ numDropped, numWaits: this.#sound.numWaits });
-    const level = this.#sound.takeLevel();
-    if (!level.isShifting) this.#sound.setDelay(this.#delay.decide({ ...level, latenessMs }));
-    this.#picture.latenessMs = [];
+    const { numDropped, numUndecoded, earlyMs } = this.#picture;
+    const { numWaits } = this.#sound;
+    const second = this.#meter.take({ numDropped, numWaits });
+    const { slackMs, isShifting } = this.#sound.takeLevel();
+    if (this.#numStarts !== this.#sound.numStarts) {
+      this.#numStarts = this.#sound.numStarts;
+      this.#delay.reset(); // the second that had both is left out
+    } else if (!isShifting) this.#sound.setDelay(this.#delay.decide({ slackMs, earlyMs, numWaits }));
+    this.#picture.earlyMs = [];
     this.#emit("second", { ...second, depthMs: this.#sound.depthMs, marginMs: this.#delay.marginMs });
     if (!this.#connection.isStreaming) return;
     this.#connection.send({
