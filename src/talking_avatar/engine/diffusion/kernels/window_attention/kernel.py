@@ -127,8 +127,11 @@ def _combine_shares(
     last = ((unit + num_blocks) * num_programs - 1) // total
     parts = tl.arange(0, PARTS_POW2)
     program = first[:, None] + parts[None, :]
-    exists = (program <= last[:, None]) & (heads < HEADS)[:, None]
-    piece = tile[:, None] - (program * total // num_programs) // num_blocks
+    begin = program * total // num_programs
+    # With fewer blocks than programs, some programs between the first and the last had no work.
+    has_work = (program + 1) * total // num_programs > begin
+    exists = (program <= last[:, None]) & (heads < HEADS)[:, None] & has_work
+    piece = tile[:, None] - begin // num_blocks
     where = ((program * NUM_PIECES + piece) * BLOCK_M + row % BLOCK_M).to(tl.int32)
     part_lse = tl.load(lse + where, mask=exists, other=float("-inf"))
     largest = tl.max(part_lse, 1)
@@ -140,7 +143,7 @@ def _combine_shares(
         is_part = (parts == part)[None, :]
         source = tl.sum(tl.where(is_part & exists, where, 0), 1)
         share = tl.sum(tl.where(is_part, weight, 0.0), 1)
-        mask = (first + part <= last) & (heads < HEADS)
+        mask = tl.sum((is_part & exists).to(tl.int32), 1) > 0
         values = tl.load(
             partial + source[:, None] * DIM + dims[None, :], mask=mask[:, None], other=0.0
         )

@@ -47,7 +47,8 @@ def query_scale(q_weight: Tensor) -> Tensor:
     Args:
         q_weight: (dim,), weight of the norm.
     """
-    return q_weight.float().abs().max() * q_weight.shape[0] ** 0.5 / FP8_MAX
+    scale: Tensor = q_weight.float().abs().max() * q_weight.shape[0] ** 0.5 / FP8_MAX
+    return scale
 
 
 def write_qkv(
