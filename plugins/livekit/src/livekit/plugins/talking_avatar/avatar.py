@@ -1,0 +1,244 @@
+"""`AvatarSession`: the avatar of a LiveKit agent, as every avatar plugin has one.
+
+    avatar = talking_avatar.AvatarSession(photo="face.jpg")
+    await avatar.start(session, room=ctx.room)
+    await session.start(agent=agent, room=ctx.room)
+
+Takes an `AgentSession` and a room. Replaces the end of the agent's audio chain, so that what the
+agent says is said by the character. Renders in this process, or asks a worker for it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Literal
+
+from livekit import rtc
+from livekit.agents import AgentSession
+from livekit.agents.metrics.base import Metadata
+from livekit.agents.types import (
+    DEFAULT_API_CONNECT_OPTIONS,
+    NOT_GIVEN,
+    APIConnectOptions,
+    NotGivenOr,
+)
+from livekit.agents.utils import is_given
+from livekit.agents.voice.avatar import AvatarSession as BaseAvatarSession
+from livekit.agents.voice.io import AudioOutput
+
+from talking_avatar import AvatarSession as CoreSession
+from talking_avatar import EngineConfig, TurnResult
+from talking_avatar.cost import Usage
+from talking_avatar.engine.base import Engine, Photo
+from talking_avatar.errors import SessionError
+from talking_avatar.stats import SessionStats
+
+from ._local import LocalHost
+from ._character import Looks
+from ._usage import price_of
+from .metrics import TurnMetrics
+
+DEFAULT_IDENTITY = "talking-avatar-agent"
+"""Of a worker's participant. In the agent's process the avatar is the agent."""
+
+AvatarEvent = Literal["error"]
+
+
+class AvatarSession(BaseAvatarSession[AvatarEvent]):
+    """The avatar of one `AgentSession`.
+
+    Events: ``metrics_collected`` with LiveKit's `AvatarMetrics` and, for each turn, `TurnMetrics`;
+    ``error`` with ``(exception, is_final)`` when the engine failed: what was being said is finished
+    as interrupted, and unless ``is_final`` the avatar starts again by itself.
+
+    Args:
+        photo: Path, bytes of an image file, or RGB array.
+        engine: Name of an engine, its `EngineConfig`, or an open one, which then stays open and may
+            serve other avatars.
+        face: Index of the face to take when the photo has several.
+        seed: Of the character's own motion.
+        checks_capacity: Refuse to start what the cores of this process do not hold.
+        worker_url: Render there instead: ``http://host:port`` of
+            ``python -m livekit.plugins.talking_avatar.worker``. Its engine is its own.
+        worker_token: What the worker was started with; never leaves for anyone else.
+        avatar_participant_identity, avatar_participant_name: Of the worker's participant.
+        conn_options: Retries and time limit of requests to the worker.
+    """
+
+    def __init__(
+        self,
+        *,
+        photo: Photo,
+        engine: str | EngineConfig | Engine = "portrait",
+        face: int | None = None,
+        seed: int = 0,
+        checks_capacity: bool = True,
+        worker_url: str | None = None,
+        worker_token: str | None = None,
+        avatar_participant_identity: NotGivenOr[str] = NOT_GIVEN,
+        avatar_participant_name: NotGivenOr[str] = NOT_GIVEN,
+        conn_options: APIConnectOptions = DEFAULT_API_CONNECT_OPTIONS,
+    ) -> None:
+        super().__init__()
+        self._looks = Looks(
+            photo=photo, engine=engine, face=face, seed=seed, checks_capacity=checks_capacity
+        )
+        self._worker_url = worker_url
+        self._worker_token = worker_token
+        self._identity = (
+            avatar_participant_identity
+            if is_given(avatar_participant_identity)
+            else DEFAULT_IDENTITY
+        )
+        self._name = (
+            avatar_participant_name if is_given(avatar_participant_name) else self._identity
+        )
+        self._conn_options = conn_options
+        self._host: LocalHost | None = None
+        self._replaced: AudioOutput | None = None
+
+    @property
+    def avatar_identity(self) -> str:
+        """Of the participant whose tracks show the avatar."""
+        if self._worker_url is not None or self._host is None:
+            return self._identity
+        return self._host.identity
+
+    @property
+    def provider(self) -> str:
+        return "talking-avatar"
+
+    # -- lifecycle
+
+    async def start(
+        self,
+        agent_session: AgentSession[Any],
+        room: rtc.Room,
+        *,
+        livekit_url: NotGivenOr[str] = NOT_GIVEN,
+        livekit_api_key: NotGivenOr[str] = NOT_GIVEN,
+        livekit_api_secret: NotGivenOr[str] = NOT_GIVEN,
+    ) -> None:
+        """Show the avatar: before or after ``agent_session.start``.
+
+        What the agent says while the engine starts is kept and said. Returns when the first frame
+        is ready; the tracks are published once the room is connected, see `wait_for_join`.
+
+        Args:
+            agent_session: Whose speech it speaks.
+            room: Where it appears.
+            livekit_url, livekit_api_key, livekit_api_secret: For the worker's token; else from
+                ``LIVEKIT_URL``, ``LIVEKIT_API_KEY`` and ``LIVEKIT_API_SECRET``. Not needed in the
+                agent's own process.
+
+        Raises:
+            PhotoError: The photo cannot become a character.
+            AtCapacity: This process, or the worker, does not hold one more.
+            TalkingAvatarError: Anything else that made it impossible; all of it is undone.
+        """
+        if self._host is not None:
+            raise SessionError("this avatar was started before: make a new one")
+        self._host = self._make_host(room)
+        await super().start(agent_session, room)
+        self._replaced = _tail_of(agent_session)
+        agent_session.output.replace_audio_tail(self._host.sink)
+        try:
+            await self._host.start()
+        except BaseException:
+            await self._undo(agent_session)
+            raise
+
+    def _make_host(self, room: rtc.Room) -> LocalHost:
+        return LocalHost(room, self._looks, on_result=self._note_result, on_error=self._note_error)
+
+    async def _undo(self, agent_session: AgentSession[Any]) -> None:
+        """Give the agent its own voice back."""
+        assert self._host is not None
+        await self.aclose()
+        if _tail_of(agent_session) is self._host.sink:
+            if self._replaced is None:
+                agent_session.output.audio = None
+            else:
+                agent_session.output.replace_audio_tail(self._replaced)
+
+    async def aclose(self) -> None:
+        """Finish what is being said as interrupted, take the avatar away, release the engine.
+
+        Idempotent. The agent stays in the room, whose participant the avatar may be. Until another
+        avatar, or output, takes its place, what the agent says is dropped and reported as
+        interrupted.
+        """
+        room = self._room
+        if room is not None and self._worker_url is None:
+            # The base class would remove the avatar's participant: here that is the agent itself.
+            room.off("connection_state_changed", self._on_connection_state_changed)
+            self._room = None
+        try:
+            if self._host is not None:
+                await self._host.aclose()
+        finally:
+            await super().aclose()
+
+    # -- what is known
+
+    @property
+    def session(self) -> CoreSession | None:
+        """The character's own session, for gestures and controls.
+
+        None while there is none, and for an avatar that a worker shows.
+        """
+        return None if self._host is None else self._host.character.session
+
+    def usage(self) -> Usage:
+        """Give what the avatar used so far; also after `aclose`."""
+        return Usage() if self._host is None else self._host.usage()
+
+    def gpu_hours(self) -> float:
+        """Give the GPU-hours that the avatar held so far; 0.0 without a GPU."""
+        return self.usage().gpu_hours
+
+    def stats(self) -> SessionStats:
+        """Give how steady it runs."""
+        return SessionStats() if self._host is None else self._host.stats()
+
+    # -- events
+
+    def _note_result(self, result: TurnResult) -> None:
+        if self._agent_session is not None:
+            self._emit_metrics(self._metrics_of(result))
+
+    def _note_error(self, error: Exception, is_final: bool) -> None:
+        self.emit("error", error, is_final)
+
+    def _metrics_of(self, result: TurnResult) -> TurnMetrics:
+        stats, usage, latency = self.stats(), self.usage(), result.latency
+        return TurnMetrics(
+            timestamp=time.time(),
+            metadata=Metadata(model_provider=self.provider),
+            turn_id=result.turn_id,
+            played_s=result.played_s,
+            interrupted=result.interrupted,
+            conditioning_s=latency and latency.conditioning_s,
+            generate_s=latency and latency.generate_s,
+            decode_s=latency and latency.decode_s,
+            hand_out_s=latency and latency.hand_out_s,
+            transport_s=latency and latency.transport_s,
+            playback_latency=latency.total_s if latency else 0.0,
+            num_stalls=result.stalls,
+            stalled_s=result.stalled_s,
+            skew_s=stats.skew_s,
+            missed_chunks=stats.missed_chunks.total,
+            late_frames=stats.late_frames.total,
+            held_s=sum(device.held_s for device in usage.devices),
+            active_s=sum(device.active_s for device in usage.devices),
+            gpu_hours=usage.gpu_hours,
+            price=price_of(usage),
+        )
+
+
+def _tail_of(agent_session: AgentSession[Any]) -> AudioOutput | None:
+    """Give the last output of the agent's audio chain."""
+    output = agent_session.output.audio
+    while output is not None and output.next_in_chain is not None:
+        output = output.next_in_chain
+    return output
