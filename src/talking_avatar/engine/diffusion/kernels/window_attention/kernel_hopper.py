@@ -1,7 +1,7 @@
 """`window_attention`'s first launch for Hopper: one warp loads, two warpgroups multiply.
 
-A program has 192 queries: 64 rows each for three consumer warpgroups that run at their own pace,
-so that one's exponentials hide behind the others' products. One warp brings key and value blocks
+A program has 128 queries: 64 rows each for two consumer warpgroups that run at their own pace,
+so that one's exponentials hide behind the other's products. One warp brings key and value blocks
 through TMA, another prepares what a block's columns need: key scale, log2 of the value scale
 (minus infinity outside the range) and its reciprocal.
 
@@ -299,63 +299,31 @@ def _attend_share(
         mbarrier.init(v_empty.index(stage), count=PARTS)
     fence_async_shared()
     # The tuples stand inside the call: assigned first, their constants would become values.
-    if PARTS == 3:
-        gl.warp_specialize(
-            [
-                (_consume, (
-                    ranges, partial, lse, q_buffer, k_buffer, v_buffer, scale_buffer,
-                    q_full, q_empty, k_full, k_empty, v_full, v_empty, num_tiles, logit_scale,
-                    0, PARTS, ROWS, BLOCK_N, DIM, STAGES, NUM_PIECES, IS_FP8,
-                )),
-                (_consume, (
-                    ranges, partial, lse, q_buffer, k_buffer, v_buffer, scale_buffer,
-                    q_full, q_empty, k_full, k_empty, v_full, v_empty, num_tiles, logit_scale,
-                    1, PARTS, ROWS, BLOCK_N, DIM, STAGES, NUM_PIECES, IS_FP8,
-                )),
-                (_consume, (
-                    ranges, partial, lse, q_buffer, k_buffer, v_buffer, scale_buffer,
-                    q_full, q_empty, k_full, k_empty, v_full, v_empty, num_tiles, logit_scale,
-                    2, PARTS, ROWS, BLOCK_N, DIM, STAGES, NUM_PIECES, IS_FP8,
-                )),
-                (_produce, (
-                    q_rows, k_rows, v_rows, ranges, q_buffer, k_buffer, v_buffer,
-                    q_full, q_empty, k_full, k_empty, v_full, v_empty,
-                    num_rows, num_slots, num_tiles, tiles_per_head,
-                    PARTS, ROWS, BLOCK_N, DIM, STAGES,
-                )),
-                (_prepare_scales, (
-                    q_scale, k_scale, v_scale, ranges, scale_buffer, v_full, v_empty,
-                    num_slots, num_tiles, tiles_per_head, logit_scale, BLOCK_N, STAGES, IS_FP8,
-                )),
-            ],
-            [4, 4, 1, 1], [152, 152, 56, 56],
-        )  # fmt: skip
-    else:
-        gl.warp_specialize(
-            [
-                (_consume, (
-                    ranges, partial, lse, q_buffer, k_buffer, v_buffer, scale_buffer,
-                    q_full, q_empty, k_full, k_empty, v_full, v_empty, num_tiles, logit_scale,
-                    0, PARTS, ROWS, BLOCK_N, DIM, STAGES, NUM_PIECES, IS_FP8,
-                )),
-                (_consume, (
-                    ranges, partial, lse, q_buffer, k_buffer, v_buffer, scale_buffer,
-                    q_full, q_empty, k_full, k_empty, v_full, v_empty, num_tiles, logit_scale,
-                    1, PARTS, ROWS, BLOCK_N, DIM, STAGES, NUM_PIECES, IS_FP8,
-                )),
-                (_produce, (
-                    q_rows, k_rows, v_rows, ranges, q_buffer, k_buffer, v_buffer,
-                    q_full, q_empty, k_full, k_empty, v_full, v_empty,
-                    num_rows, num_slots, num_tiles, tiles_per_head,
-                    PARTS, ROWS, BLOCK_N, DIM, STAGES,
-                )),
-                (_prepare_scales, (
-                    q_scale, k_scale, v_scale, ranges, scale_buffer, v_full, v_empty,
-                    num_slots, num_tiles, tiles_per_head, logit_scale, BLOCK_N, STAGES, IS_FP8,
-                )),
-            ],
-            [4, 1, 1], [232, 32, 32],
-        )  # fmt: skip
+    gl.warp_specialize(
+        [
+            (_consume, (
+                ranges, partial, lse, q_buffer, k_buffer, v_buffer, scale_buffer,
+                q_full, q_empty, k_full, k_empty, v_full, v_empty, num_tiles, logit_scale,
+                0, PARTS, ROWS, BLOCK_N, DIM, STAGES, NUM_PIECES, IS_FP8,
+            )),
+            (_consume, (
+                ranges, partial, lse, q_buffer, k_buffer, v_buffer, scale_buffer,
+                q_full, q_empty, k_full, k_empty, v_full, v_empty, num_tiles, logit_scale,
+                1, PARTS, ROWS, BLOCK_N, DIM, STAGES, NUM_PIECES, IS_FP8,
+            )),
+            (_produce, (
+                q_rows, k_rows, v_rows, ranges, q_buffer, k_buffer, v_buffer,
+                q_full, q_empty, k_full, k_empty, v_full, v_empty,
+                num_rows, num_slots, num_tiles, tiles_per_head,
+                PARTS, ROWS, BLOCK_N, DIM, STAGES,
+            )),
+            (_prepare_scales, (
+                q_scale, k_scale, v_scale, ranges, scale_buffer, v_full, v_empty,
+                num_slots, num_tiles, tiles_per_head, logit_scale, BLOCK_N, STAGES, IS_FP8,
+            )),
+        ],
+        [4, 1, 1], [232, 32, 32],
+    )  # fmt: skip
 
 
 def _descriptor(x: Tensor, block: list[int], dtype: gl.dtype) -> TensorDescriptor:
