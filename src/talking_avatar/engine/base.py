@@ -159,12 +159,14 @@ class FrameBlock:
         images: uint8 RGB, shape (frames_per_chunk, H, W, 3). The receiver owns them.
         generate_s: Seconds of work to generate.
         decode_s: Seconds of work to decode, where that is apart; else 0.
+        cpu_s: CPU seconds of the engine's own thread, where it works on a CPU and can tell.
     """
 
     chunk_index: int
     images: npt.NDArray[np.uint8]
     generate_s: float
     decode_s: float = 0.0
+    cpu_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from threading import Condition, Thread
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -182,13 +182,18 @@ class PortraitStream:
     def _frames(self, window: SpeechWindow, controls: Controls) -> FrameBlock:
         if self._failure is not None:
             raise self._failure
-        begin = perf_counter()
+        begin, cpu_begin = perf_counter(), thread_time()
         states = self._performer.perform(window, controls)
         with opencv_threads(self._num_threads):
             images = [self._renderer.render(state) for state in states]
         self._keep_snapshot(window.chunk_index)
         block = images[0][None] if len(images) == 1 else np.stack(images)
-        return FrameBlock(window.chunk_index, block, perf_counter() - begin)
+        return FrameBlock(
+            window.chunk_index,
+            block,
+            generate_s=perf_counter() - begin,
+            cpu_s=thread_time() - cpu_begin,
+        )
 
     def _keep_snapshot(self, chunk: int) -> None:
         self._snapshots[chunk] = self._performer.snapshot()
