@@ -45,28 +45,29 @@ def announce(flags, rank, epoch, WORLD: tl.constexpr):
 
 
 @triton.jit
-def oldest_epoch(mine, WORLD: tl.constexpr):
-    """Return the epoch that all ranks told this one they reached.
+def epochs_ahead(mine, epoch, WORLD: tl.constexpr):
+    """Return by how many epochs the slowest rank is past ``epoch``; negative while it is not.
 
-    One lane a rank, the last one repeated up to a power of two: the loads travel side by side.
+    A difference, so that it stays right when epochs wrap around, after nine days of steps. One
+    lane a rank, the last one repeated up to a power of two: the loads travel side by side.
     """
     lanes = tl.minimum(tl.arange(0, triton.next_power_of_2(WORLD)), WORLD - 1)
     seen = tl.inline_asm_elementwise(
         "ld.acquire.sys.global.b32 $0, [$1];", "=r,l", [mine + lanes], dtype=tl.int32,
         is_pure=False, pack=1,
     )  # fmt: skip
-    return tl.min(seen, 0)
+    return tl.min(seen - epoch, 0)
 
 
 @triton.jit
 def await_all(mine, epoch, state, max_spins, WORLD: tl.constexpr):
     """Wait until every rank told this one that it reached ``epoch``, or flag an error."""
-    oldest = oldest_epoch(mine, WORLD)
+    ahead = epochs_ahead(mine, epoch, WORLD)
     spins = 0
-    while (oldest < epoch) & (spins < max_spins):
-        oldest = oldest_epoch(mine, WORLD)
+    while (ahead < 0) & (spins < max_spins):
+        ahead = epochs_ahead(mine, epoch, WORLD)
         spins += 1
-    if oldest < epoch:
+    if ahead < 0:
         tl.atomic_xchg(state + 2, 1, scope="gpu")
 
 
