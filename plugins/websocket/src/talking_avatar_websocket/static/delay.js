@@ -12,7 +12,7 @@ const SAFETY_MS = 3;
 const LATE_IS_FINE_MS = 4;
 /** Shifts below this are not worth a seam. */
 const LEAST_SHIFT_MS = 3;
-const MOST_SHIFT_MS = 40;
+const MOST_SHIFT_MS = 200;
 const MOST_MARGIN_MS = 150;
 
 export class Delay {

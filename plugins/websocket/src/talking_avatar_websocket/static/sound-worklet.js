@@ -10,6 +10,9 @@ const FADE_S = 0.005;
 const REPORT_S = 0.25;
 /** Below this, -50 dB, samples may be left out or waited before. */
 const QUIET = 0.003;
+/** -34 dB, the gaps inside words: when there is this much to make up for. A seam is cross-faded. */
+const QUIET_ENOUGH = 0.02;
+const MUCH_S = 0.03;
 
 class Player extends AudioWorkletProcessor {
   constructor(options) {
@@ -21,7 +24,10 @@ class Player extends AudioWorkletProcessor {
     this.silentUntil = -Infinity;
     this.fadeLeft = 0;
     this.untilReport = REPORT_S * sampleRate;
-    this.isQuiet = (start, count) => this.peak(start, count) < QUIET;
+    this.isQuiet = (start, count) => {
+      const isMuch = Math.abs(this.head.pendingShift) > MUCH_S * sampleRate;
+      return this.peak(start, count) < (isMuch ? QUIET_ENOUGH : QUIET);
+    };
     this.port.onmessage = ({ data }) => this.receive(data);
   }
 
@@ -91,7 +97,7 @@ class Player extends AudioWorkletProcessor {
     }
     if (this.fadeLeft > 0) {
       this.fadeLeft -= 128;
-      if (this.fadeLeft <= 0) this.port.postMessage({ silentFrame: currentFrame + 128 });
+      if (this.fadeLeft <= 0) this.port.postMessage({ isSilent: true });
     }
     this.untilReport -= 128;
     if (this.untilReport > 0) return;

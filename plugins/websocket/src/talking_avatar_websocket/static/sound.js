@@ -23,7 +23,7 @@ export class Sound {
   /** @type {AudioDecoder | null} */ #decoder = null;
   /** @type {Anchor[]} */ #anchors = [];
   /** @type {number | null} */ #offsetMs = null;
-  /** @type {((ms: number) => void) | null} */ #onSilent = null;
+  /** @type {((ms: number) => void)[]} */ #whenSilent = [];
   /** Counts the times that playing began anew: what was seen of it before counts no more. */
   numStarts = 0;
   #rate = OPUS_RATE;
@@ -145,7 +145,7 @@ export class Sound {
     const until = untilFlush ? Infinity : this.#toSamples(this.#silencedUntilUs);
     this.#node?.port.postMessage({ silenceUntil: until });
     return new Promise((resolve) => {
-      this.#onSilent = resolve;
+      this.#whenSilent.push(resolve);
     });
   }
 
@@ -235,9 +235,10 @@ export class Sound {
       const { slacks, ...level } = data.level;
       this.#slacks.push(...slacks);
       this.#level = level;
-    } else if (data.silentFrame !== undefined && this.#onSilent) {
-      this.#onSilent(performance.now() + this.outputLatencyMs);
-      this.#onSilent = null;
+    } else if (data.isSilent) {
+      const silentMs = performance.now() + this.outputLatencyMs;
+      for (const resolve of this.#whenSilent) resolve(silentMs);
+      this.#whenSilent = [];
     }
   }
 
