@@ -65,6 +65,8 @@ MAX_SERVER_MESSAGE_BYTES = 2 * 1024 * 1024
 REPORT_EVERY_S = 0.1
 PHOTO_PIECE_BYTES = 60 * 1024
 _OPEN_TIMEOUT_S = 10.0
+_CLOSE_TIMEOUT_S = 1.0
+"""For the goodbye of a server whose messages were not all read."""
 
 
 class Refused(Exception):  # noqa: N818
@@ -362,6 +364,7 @@ class connect:  # noqa: N801 - used like a function, as in the websockets librar
             compression=None,
             max_size=MAX_SERVER_MESSAGE_BYTES,
             open_timeout=_OPEN_TIMEOUT_S,
+            close_timeout=_CLOSE_TIMEOUT_S,
         )
         client = AvatarClient(socket, decodes=self._decodes, acknowledges=self._acknowledges)
         try:

@@ -1,7 +1,7 @@
 """How far a stream was heard, and how that is known.
 
-Takes what was sent and what viewers report. Gives a `Position` that never goes back and never
-passes what was sent. Never reads a clock.
+Takes what was sent and what viewers report. Gives a `Position` that never passes what was sent, and
+never goes back, but where a viewer's word corrects an estimate. Never reads a clock.
 
 The speaker's word counts: it is the one in conversation. Without a speaker, the viewer that is
 furthest on counts, so that one that is stuck holds nobody back.
@@ -32,7 +32,7 @@ class PlayedPositions:
         self._reports: dict[int, _Report | None] = {}
         self._sent_s = 0.0
         self._sent_at = 0.0
-        self._highest = 0.0
+        self._acknowledged = 0.0
 
     @property
     def sent_s(self) -> float:
@@ -69,8 +69,10 @@ class PlayedPositions:
             )
         else:
             return None
-        self._highest = max(self._highest, found.seconds)
-        return Position(self._highest, found.source)
+        seconds = max(self._acknowledged, found.seconds)
+        if found.source == "acknowledged":
+            self._acknowledged = seconds
+        return Position(seconds, found.source)
 
     def _of(self, report: _Report | None, now: float) -> Position:
         if report is not None and now - report.at <= FRESH_S:

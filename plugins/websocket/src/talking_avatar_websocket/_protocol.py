@@ -166,7 +166,7 @@ class ServerProtocol:
         deadlines: list[float] = []
         if not self._is_in:
             deadlines.append(self._opened + self._limits.hello_timeout_s)
-        if self._limits.max_connection_s is not None:
+        elif self._limits.max_connection_s is not None:
             warn_s = self._connection_warnings[0] if self._connection_warnings else 0.0
             deadlines.append(self._opened + self._limits.max_connection_s - warn_s)
         if self._input is not None:
@@ -195,8 +195,8 @@ class ServerProtocol:
         return events
 
     def _tick_connection(self, now: float) -> None:
-        if self._limits.max_connection_s is None:
-            return
+        if self._limits.max_connection_s is None or not self._is_in:
+            return  # before, the deadline of the hello acts
         left_s = self._opened + self._limits.max_connection_s - now
         if left_s <= 0:
             self.refuse("limit_reached", "this connection has lasted as long as it may")
@@ -205,7 +205,7 @@ class ServerProtocol:
         while self._connection_warnings and left_s <= self._connection_warnings[0]:
             self._connection_warnings.pop(0)
             is_due = True
-        if is_due and self._is_in:
+        if is_due:
             self.send(Limit(kind="connection", in_s=round(left_s, 3)))
 
     # -- what comes in

@@ -83,8 +83,11 @@ class OpusEncoder:
         context.bit_rate = OPUS_BPS
         # "lowdelay": 2.5 ms of look-ahead instead of 6.5
         context.options = {"application": "lowdelay", "frame_duration": str(OPUS_FRAME_MS)}
+        context.open()
         self._context = context
         self._rate = sample_rate
+        self._delay = _pre_skip(context.extradata) * sample_rate // 48_000
+        self._num_encoded = 0
         self._frame = sample_rate * OPUS_FRAME_MS // 1_000
         self._waiting: Pcm16 = np.zeros(0, np.int16)
         self._next: int | None = None
@@ -115,15 +118,23 @@ class OpusEncoder:
         frame = AudioFrame.from_ndarray(np.ascontiguousarray(pcm)[None], "s16", "mono")
         frame.sample_rate = self._rate
         frame.time_base = Fraction(1, self._rate)
-        frame.pts = self._next
+        frame.pts = self._num_encoded  # FFmpeg's own count must not jump; the timeline may
+        self._num_encoded += len(pcm)
+        start = self._next - self._delay
         self._next += len(pcm)
         return [
-            EncodedSound(bytes(packet), int(packet.pts or 0), self._frame)
+            EncodedSound(bytes(packet), start, self._frame)
             for packet in self._context.encode(frame)
         ]
 
     def clear(self) -> None:
         self._waiting = np.zeros_like(self._waiting)
+
+
+def _pre_skip(opus_head: bytes | None) -> int:
+    """Give the encoder's delay in samples at 48 kHz; RFC 7845, section 5.1."""
+    assert opus_head is not None
+    return int.from_bytes(opus_head[10:12], "little")
 
 
 class PcmEncoder:

@@ -23,6 +23,7 @@ from talking_avatar_websocket._figures import Figures, parts_of
 from talking_avatar_websocket._messages import TurnFinished, TurnStarted
 from talking_avatar_websocket._server import AvatarServer
 from talking_avatar_websocket._showing import Showing
+from talking_avatar_websocket._video import load_codecs
 
 _log = structlog.stdlib.get_logger("talking_avatar.websocket")
 
@@ -68,6 +69,7 @@ class WebsocketTransport(Transport):
             raise TransportClosed("a transport serves one session: make a new one")
         if self._owns_server:
             await self.server.start()
+        await asyncio.to_thread(load_codecs)
         self._figures = Figures(asyncio.get_running_loop().time())
         self._showing = self.server.audience.begin_stream(media)
 

@@ -66,6 +66,14 @@ class VideoEncoder(Protocol):
         ...
 
 
+def load_codecs() -> None:
+    """Import what encodes, so that the first viewer's first frames need not wait for it: 0.3 s."""
+    import av.video.frame
+    import cv2
+
+    del av, cv2
+
+
 def open_video_encoder(codec: VideoCodec, media: MediaInfo, kbps: int) -> VideoEncoder:
     """Make an encoder; call it in the thread that will encode."""
     if codec == "jpeg":
