@@ -34,3 +34,11 @@ def dequantize(values: Tensor, scale: Tensor, dim: int = -1) -> Tensor:
 def runs_triton(x: Tensor) -> bool:
     """Whether an op on ``x`` runs its Triton kernel; on a CPU it runs its reference."""
     return x.is_cuda
+
+
+def overlaps_launches(x: Tensor) -> bool:
+    """Whether a kernel on the GPU of ``x`` may start before the one ahead of it has ended.
+
+    It then waits inside (programmatic dependent launch); GPUs before Hopper lack the instruction.
+    """
+    return x.is_cuda and torch.cuda.get_device_capability(x.device)[0] >= 9

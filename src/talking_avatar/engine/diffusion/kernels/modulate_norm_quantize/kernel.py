@@ -7,6 +7,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_wait
 
+from ..formats import overlaps_launches
+
 
 @triton.jit
 def modulated_row(x, shift, gain, mask, width, eps):
@@ -25,11 +27,14 @@ def quantized_row(y):
 
 
 @triton.jit
-def _modulate_norm_quantize(x, shift, scale, out, out_scale, width, eps, BLOCK: tl.constexpr):
+def _modulate_norm_quantize(
+    x, shift, scale, out, out_scale, width, eps, BLOCK: tl.constexpr, PDL: tl.constexpr
+):
     row = tl.program_id(0)
     cols = tl.arange(0, BLOCK)
     mask = cols < width
-    gdc_wait()
+    if PDL:
+        gdc_wait()
     values = tl.load(x + row * width + cols, mask=mask, other=0.0).to(tl.float32)
     gain = 1.0 + tl.load(scale + cols, mask=mask, other=0.0)
     offset = tl.load(shift + cols, mask=mask, other=0.0)
@@ -43,7 +48,8 @@ def launch(
 ) -> None:
     """Launch on the current stream."""
     rows, width = x.shape
-    block = triton.next_power_of_2(width)
+    pdl = overlaps_launches(x)
     _modulate_norm_quantize[(rows,)](
-        x, shift, scale, out, out_scale, width, eps, BLOCK=block, num_warps=8, launch_pdl=True
-    )
+        x, shift, scale, out, out_scale, width, eps,
+        BLOCK=triton.next_power_of_2(width), PDL=pdl, num_warps=8, launch_pdl=pdl,
+    )  # fmt: skip

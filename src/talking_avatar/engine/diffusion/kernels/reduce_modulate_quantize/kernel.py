@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_wait
 
+from ..formats import overlaps_launches
 from ..modulate_norm_quantize.kernel import modulated_row, quantized_row
 from .tables import PeerTables
 
@@ -76,9 +77,10 @@ def _reduce_modulate_quantize(
     partials, row_scales, outputs, output_scales, arrived, finished, my_arrived, my_finished,
     state, residual, factor, shift, scale,
     rank, row_start, row_stop, width, eps, max_spins,
-    WORLD: tl.constexpr, BLOCK: tl.constexpr,
+    WORLD: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    gdc_wait()
+    if PDL:
+        gdc_wait()
     epoch = tl.load(state, volatile=True) + 1
     if tl.program_id(0) == 0:
         announce(arrived, rank, epoch, WORLD)
@@ -118,11 +120,13 @@ def launch(tables: PeerTables, residual: Tensor, modulation: Modulation, eps: fl
     """Launch on the current stream."""
     start, stop = tables.owned
     width = residual.shape[1]
+    pdl = overlaps_launches(residual)
     _reduce_modulate_quantize[(min(stop - start, tables.num_programs or NUM_PROGRAMS),)](
         tables.partials, tables.row_scales, tables.outputs, tables.output_scales,
         tables.arrived, tables.finished,
         tables.arrived[tables.rank], tables.finished[tables.rank],
         tables.state, residual, modulation.factor, modulation.shift, modulation.scale,
         tables.rank, start, stop, width, eps, MAX_SPINS,
-        WORLD=tables.world, BLOCK=triton.next_power_of_2(width), num_warps=8, launch_pdl=True,
+        WORLD=tables.world, BLOCK=triton.next_power_of_2(width), PDL=pdl,
+        num_warps=8, launch_pdl=pdl,
     )  # fmt: skip

@@ -7,16 +7,20 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_wait
 
+from ..formats import overlaps_launches
 from ..modulate_norm_quantize.kernel import quantized_row
 
 
 @triton.jit
-def _swiglu_quantize(raw, row_scale, col_scale, out, out_scale, width, BLOCK: tl.constexpr):
+def _swiglu_quantize(
+    raw, row_scale, col_scale, out, out_scale, width, BLOCK: tl.constexpr, PDL: tl.constexpr
+):
     row = tl.program_id(0)
     cols = tl.arange(0, BLOCK)
     mask = cols < width
     gate_ptr = raw + row * 2 * width + cols
-    gdc_wait()
+    if PDL:
+        gdc_wait()
     gate = tl.load(gate_ptr, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(gate_ptr + width, mask=mask, other=0.0).to(tl.float32)
     factor = tl.load(row_scale + row)
@@ -35,7 +39,8 @@ def launch(
 ) -> None:
     """Launch on the current stream."""
     rows, width = out.shape
-    block = triton.next_power_of_2(width)
+    pdl = overlaps_launches(raw)
     _swiglu_quantize[(rows,)](
-        raw, row_scale, col_scale, out, out_scale, width, BLOCK=block, num_warps=32, launch_pdl=True
-    )
+        raw, row_scale, col_scale, out, out_scale, width,
+        BLOCK=triton.next_power_of_2(width), PDL=pdl, num_warps=32, launch_pdl=pdl,
+    )  # fmt: skip

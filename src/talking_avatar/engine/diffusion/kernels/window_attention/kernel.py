@@ -13,6 +13,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from ..formats import overlaps_launches
 from ..write_qkv import QueryKeyValue
 from .workspace import AttentionWorkspace
 
@@ -111,10 +112,11 @@ def _combine_shares(
     num_tiles, tiles_per_head, num_programs,
     HEADS: tl.constexpr, HEADS_POW2: tl.constexpr, DIM: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, NUM_PIECES: tl.constexpr, NUM_PARTS: tl.constexpr,
-    PARTS_POW2: tl.constexpr, IS_FP8: tl.constexpr,
+    PARTS_POW2: tl.constexpr, IS_FP8: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
-    gdc_wait()
+    if PDL:
+        gdc_wait()
     num_blocks = _num_blocks(tl.load(ranges), tl.load(ranges + 1), BLOCK_N)
     num_blocks += _num_blocks(tl.load(ranges + 2), tl.load(ranges + 3), BLOCK_N)
     num_blocks += _num_blocks(tl.load(ranges + 4), tl.load(ranges + 5), BLOCK_N)
@@ -206,6 +208,7 @@ def combine_shares(
     """Launch the second half."""
     heads, rows, dim = qkv.q.shape
     tiling = workspace.tiling
+    pdl = overlaps_launches(out[0])
     tiles_per_head = triton.cdiv(rows, tiling.block_m)
     _combine_shares[(rows,)](
         workspace.partial, workspace.lse, ranges, out[0], out[1],
@@ -213,5 +216,5 @@ def combine_shares(
         HEADS=heads, HEADS_POW2=triton.next_power_of_2(heads), DIM=dim, BLOCK_M=tiling.block_m,
         BLOCK_N=tiling.block_n, NUM_PIECES=workspace.num_pieces, NUM_PARTS=workspace.num_parts,
         PARTS_POW2=triton.next_power_of_2(workspace.num_parts),
-        IS_FP8=qkv.k_scale is not None, num_warps=4, launch_pdl=True,
+        IS_FP8=qkv.k_scale is not None, PDL=pdl, num_warps=4, launch_pdl=pdl,
     )  # fmt: skip

@@ -9,6 +9,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ..formats import overlaps_launches
+
 if TYPE_CHECKING:
     from . import QueryKeyValue
 
@@ -35,7 +37,7 @@ def _write_qkv(
     raw, row_scale, col_scale, q_weight, k_weight, cos, sin, slot_start,
     q, q_scale, k, k_scale, v, v_scale,
     num_rows, num_heads, num_slots, eps,
-    DIM: tl.constexpr, ROWS: tl.constexpr, IS_FP8: tl.constexpr,
+    DIM: tl.constexpr, ROWS: tl.constexpr, IS_FP8: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
     part = tl.program_id(2)
@@ -43,8 +45,9 @@ def _write_qkv(
     dims = tl.arange(0, DIM)
     valid = rows < num_rows
     mask = valid[:, None]
-    gdc_launch_dependents()
-    gdc_wait()
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
     first_col = (part * num_heads + head) * DIM
     width = 3 * num_heads * DIM
     x = tl.load(raw + rows[:, None] * width + first_col + dims[None, :], mask=mask, other=0.0)
@@ -95,9 +98,11 @@ def launch(
     """Launch on the current stream."""
     heads, rows, dim = out.q.shape
     num_slots = out.k.shape[1]
+    pdl = overlaps_launches(raw)
     _write_qkv[(triton.cdiv(rows, TOKENS), heads, 3)](
         raw, row_scale, col_scale, q_weight, k_weight, cos, sin, slot_start,
         out.q, out.q_scale, out.k, out.k_scale, out.v, out.v_scale,
         rows, heads, num_slots, eps,
-        DIM=dim, ROWS=TOKENS, IS_FP8=out.k_scale is not None, num_warps=4, launch_pdl=True,
+        DIM=dim, ROWS=TOKENS, IS_FP8=out.k_scale is not None, PDL=pdl,
+        num_warps=4, launch_pdl=pdl,
     )  # fmt: skip
