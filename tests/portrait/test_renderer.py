@@ -79,6 +79,7 @@ def random_state(rng: np.random.Generator) -> FaceState:
         teeth_on_lip=one[4],
         tongue=one[5],
         smile=both[1],
+        press=one[8],
     )
     return FaceState(
         mouth=mouth,
@@ -120,6 +121,35 @@ def test_landmark_model_sees_lips_close(any_photo: FramedPhoto) -> None:
     """The model sees up to 0.04 between lips that touch in an untouched photo, hence the bound."""
     frame = PortraitRenderer(any_photo).render(FaceState())
     assert mesh_gap(any_photo, frame) < 0.06
+
+
+@pytest.mark.parametrize("press", [0.7, 1.0])
+def test_landmark_model_sees_pressed_lips_touch(any_photo: FramedPhoto, press: float) -> None:
+    """In silence (0.7) and on m, b, p (1): 0.001 to 0.029 of the distance of the corners seen."""
+    frame = PortraitRenderer(any_photo).render(FaceState(mouth=MouthShape(press=press)))
+    points = FaceMesh().refit(frame, any_photo.landmarks).points[:, :2]
+    gap = np.linalg.norm(points[13] - points[14])
+    assert gap < 0.03 * np.linalg.norm(points[61] - points[291])
+
+
+def test_lips_that_are_apart_do_not_press(renderer: PortraitRenderer) -> None:
+    pressing = FaceState(mouth=replace(OPEN.mouth, press=1.0))
+    assert np.array_equal(renderer.render(pressing), renderer.render(OPEN))
+
+
+def test_brows_rise(any_photo: FramedPhoto) -> None:
+    """By 4 to 6 % of the distance between the eyes, and less further up the forehead."""
+    flow = PortraitRenderer(any_photo).layers(FaceState(brow=1.0))
+    points = any_photo.landmarks[:, :2]
+    eyes = (points[[33, 362]] + points[[133, 263]]) / 2
+
+    def rise(index: int) -> float:
+        x, y = (points[index] / flow.step).astype(int)
+        return float(flow.flow[1, y, x] / np.linalg.norm(eyes[1] - eyes[0]))
+
+    middle = (rise(105) + rise(334)) / 2
+    assert 0.03 < middle < 0.065
+    assert rise(151) < 0.6 * middle
 
 
 def test_opening_grows(any_photo: FramedPhoto) -> None:
@@ -217,6 +247,10 @@ def _steps(name: str) -> list[FaceState]:
         return [FaceState(mouth=MouthShape(close=1, open=o, jaw=o, spread=0.3 * o)) for o in fine]
     if name == "close":
         return [FaceState(mouth=MouthShape(close=o)) for o in fine]
+    if name == "press":
+        return [FaceState(mouth=MouthShape(press=o)) for o in fine]
+    if name == "part":
+        return [FaceState(mouth=MouthShape(press=1.0, open=0.3 * o)) for o in fine]
     if name == "pucker":
         return [FaceState(mouth=MouthShape(open=0.2, pucker=o)) for o in fine]
     if name == "blink":
@@ -226,7 +260,9 @@ def _steps(name: str) -> list[FaceState]:
     return [FaceState(yaw=8 * o, pitch=-4 * o, roll=3 * o, brow=o, breath=o) for o in fine]
 
 
-@pytest.mark.parametrize("name", ["mouth", "close", "pucker", "blink", "gaze", "head"])
+@pytest.mark.parametrize(
+    "name", ["mouth", "close", "press", "part", "pucker", "blink", "gaze", "head"]
+)
 def test_small_steps_make_small_changes(smiling: FramedPhoto, name: str) -> None:
     renderer = PortraitRenderer(smiling)
     frames = [renderer.render(state) for state in _steps(name)]

@@ -14,7 +14,8 @@ from talking_avatar.engine.portrait.face import FaceState
 from talking_avatar.engine.portrait.framed import FramedPhoto
 from talking_avatar.engine.portrait.geometry import Array, Curve, LocalFrame, smoothstep
 from talking_avatar.engine.portrait.grid import Grid, Pixels, Texture, warp
-from talking_avatar.engine.portrait.iris import Iris, complete_eyeball, find_iris
+from talking_avatar.engine.portrait.iris import Iris, find_iris
+from talking_avatar.engine.portrait.lids import EyeView, shut
 
 _LEFT_UPPER = (33, 246, 161, 160, 159, 158, 157, 173, 133)
 _LEFT_LOWER = (33, 7, 163, 144, 145, 153, 154, 155, 133)
@@ -22,10 +23,12 @@ _LEFT_BROW = (46, 53, 52, 65, 55)
 _RIGHT_UPPER = (362, 398, 384, 385, 386, 387, 388, 466, 263)
 _RIGHT_LOWER = (362, 382, 381, 380, 374, 373, 390, 249, 263)
 _RIGHT_BROW = (285, 295, 282, 283, 276)
-_GAZE = (0.26, 0.13)
+_GAZE = (0.17, 0.08)
 """How far the iris moves at 1, across and down, in half eye widths: clear of the corners."""
-_LASHES = 0.06
-"""Height of the lash line below the mesh's lid, in half eye widths; it moves as one."""
+
+
+_MEET = 0.05
+"""Closed lids meet this far below the mesh's lower lid, in half eye widths: on its lashes."""
 
 
 def eyes_of(photo: FramedPhoto, texture: Texture) -> list[Eye]:
@@ -54,13 +57,13 @@ class Eye:
         self.frame = LocalFrame.between(points[upper[0]], points[upper[-1]])
         half = self.frame.half
         self._upper, self._lower = self._lids(points[list(upper)], points[list(lower)])
-        _, brow_v = self.frame.local(points[list(brow)])
-        self._brow = min(float(brow_v.mean()), float(self._upper.values.min()) - 0.25 * half)
-        self._lid_corners = self._corners(1.45, self._brow)
-        self._ball_corners = self._corners(1.1, float(self._upper.values.min()) - 0.1 * half)
+        self._brow = self._brow_line(points[list(brow)])
+        highest = float(self._upper.values.min())
+        self._lid_corners = self._corners(1.45, highest - 0.55 * half)
+        self._ball_corners = self._corners(1.1, highest - 0.36 * half)
         self._step = 4 if half >= 28 else 2
         self._photo = texture
-        self._iris, self._eyeball, self._skin = self._paint(photo.image)
+        self._iris, self._skin, self._line = self._paint(photo.image)
 
     def draw(self, frame: Pixels, state: FaceState, grid: Grid, place: Array) -> None:
         """Draw the eye into ``frame``, which holds the warped photo.
@@ -92,35 +95,50 @@ class Eye:
         iris, half = self._iris, self.frame.half
         across = float(np.clip(state.gaze_x, -1, 1)) * _GAZE[0] * half
         down = float(np.clip(state.gaze_y, -1, 1)) * _GAZE[1] * half
-        distance = np.hypot(u - iris.u - across, v - iris.v - down)
-        rigid = 1 - smoothstep(distance, 1.1 * iris.radius, 1.1 * iris.radius + 0.75 * half)
-        source = np.stack(self.frame.image(u - across * rigid, v - down * rigid))
-        ball = warp(self._eyeball, box, source)
-        inside = np.minimum(v - self._upper(u), self._lower(u) - v)
-        # The painted rim of the eyeball comes in with the first pixel of motion, not at once.
-        begun = float(smoothstep(np.hypot(across, down), 0.0, 1.0))
-        cover = np.clip(box.enlarge(inside) * (begun / 1.6), 0, 1) * begun
+        aside = np.abs(u - iris.u - across)
+        moves = 1 - smoothstep(aside, iris.radius, iris.radius + 0.55 * half)
+        moves = moves * (1 - smoothstep(np.abs(u), 0.78 * half, 1.05 * half))
+        # Along itself a lid may slide; across, the upper one follows the iris, the lower stays.
+        above, below = self._upper(u) - v, v - self._lower(u)
+        moves = moves * (1 - smoothstep(above, 0.06 * half, 0.34 * half))
+        slides = moves * (1 - smoothstep(below, 0.04 * half, 0.30 * half))
+        sinks = moves * (1 - smoothstep(below, -0.20 * half, 0.08 * half))
+        ball = warp(
+            self._photo, box, np.stack(self.frame.image(u - across * slides, v - down * sinks))
+        )
+        begun = float(smoothstep(np.hypot(across, down), 0.0, 0.5))
+        cover = np.clip(box.enlarge(slides) * 20, 0, 1) * begun
         return _blend(made, ball, cover)
 
     def _close(self, made: Pixels, box: Grid, u: Array, v: Array, blink: float) -> Pixels:
+        half, closed = self.frame.half, float(np.clip(blink, 0, 1))
+        margin = self._upper(u)
+        drop = (self._lower(u) + _MEET * half - margin).clip(0) * closed
+        above = box.enlarge(margin + drop - v)
+        place = np.stack(self.frame.image(u, v))
+        lid = warp(self._skin, box, place)
+        begun = float(smoothstep(closed, 0.0, 0.15))
+        beside = 1 - smoothstep(np.abs(box.enlarge(u)), 1.25 * half, 1.42 * half)
+        cover = np.clip(above / 1.4 + 0.5, 0, 1) * beside * begun
+        return _blend(made, lid, cover, 1 - begun * self._darkness(box, u, above, closed))
+
+    def _darkness(self, box: Grid, u: Array, above: Array, closed: float) -> Array:
+        """Darkness on and below the lid: lashes swing down with it, light falls from above."""
         half = self.frame.half
-        margin = self._upper(u) + _LASHES * half
-        drop = (self._lower(u) + 0.02 * half - margin).clip(0) * float(np.clip(blink, 0, 1))
-        above = margin + drop - v
-        top = drop + 0.70 * (margin - self._brow)
-        source = np.stack(self.frame.image(u, margin - _unroll(above, drop, top, 0.08 * half)))
-        lid = warp(self._photo, box, source)
-        skin = warp(self._skin, box, source)
-        distance = box.enlarge(above)
-        beside = 1 - smoothstep(np.abs(box.enlarge(u)), 1.0 * half, 1.35 * half)
-        cover = np.clip(distance / 1.4 + 0.5, 0, 1) * beside
-        depth = np.clip(box.enlarge(drop) / (0.35 * half), 0, 1)
-        lashes = 0.36 * np.exp(-(((distance - 0.035 * half) / (0.05 * half)) ** 2))
-        round_off = 0.10 * np.exp(-(((distance - 0.2 * half) / (0.25 * half)) ** 2))
-        shade = 1 - depth * (lashes + round_off)
-        bare = 0.88 * depth * smoothstep(distance, 0.02 * half, 0.09 * half)
-        color = cv2.blendLinear(lid, skin, 1 - bare, bare)
-        return _blend(made, np.asarray(color), cover, 1 - cover * (1 - shade))
+        swing = 1.0 - 1.7 * float(smoothstep(closed, 0.1, 0.95))
+        swing = swing if abs(swing) > 0.12 else float(np.copysign(0.12, swing))
+        height = np.clip(above / swing, -half, 0.5 * half)
+        margin = box.enlarge(self._upper(u))
+        x, y = self.frame.image(box.enlarge(u), margin - 0.02 * half - np.maximum(height, 0))
+        at = self._skin.positions(np.stack([x, y]))
+        lashes = cv2.remap(self._skin.pixels, at[0], at[1], cv2.INTER_LINEAR)[..., 3]
+        across = np.abs(box.enlarge(u)) / half
+        reach = 1 - smoothstep(across, 0.80, 1.04)
+        hair = (1 - lashes.astype(np.float32) / 255) * (height > 0) * reach
+        thin = (0.020 + 0.016 * reach) * half
+        line = np.exp(-((above / thin) ** 2)) * (1 - self._line) * reach
+        ball = 0.06 * np.exp(-(((above - 0.10 * half) / (0.13 * half)) ** 2)) * (above > 0) * reach
+        return np.asarray(np.maximum(np.maximum(hair, line), ball), np.float32)
 
     def _lids(self, upper: Array, lower: Array) -> tuple[Curve, Curve]:
         """Fit both lids: smooth between the corners, meeting at and beyond them."""
@@ -141,7 +159,7 @@ class Eye:
     def _corners(self, aside: float, high: float) -> Array:
         """Corners of a box around the eye, (2, 4), down to below the lower lid."""
         half = self.frame.half
-        low = float(self._lower.values.max()) + 0.2 * half
+        low = float(self._lower.values.max()) + 0.32 * half
         u = np.array([-aside, aside, -aside, aside], np.float32) * half
         return np.stack(self.frame.image(u, np.array([high, high, low, low], np.float32)))
 
@@ -156,65 +174,31 @@ class Eye:
         y0, y1 = max(ys.min() + shift[1], 0), min(ys.max() + shift[1], height - self._step)
         return Grid.over(x0, y0, x1, y1, self._step) if x1 > x0 and y1 > y0 else None
 
-    def _paint(self, image: Pixels) -> tuple[Iris, Texture, Texture]:
-        """Find the iris; paint the whole eyeball, and the lid's skin without lashes."""
+    def _paint(self, image: Pixels) -> tuple[Iris, Texture, float]:
+        """Find the iris; paint the eye shut, with its lashes as opacity."""
+        half = self.frame.half
         xs, ys = self._lid_corners
         height, width = image.shape[:2]
-        margin = 0.5 * self.frame.half  # a box on the moved head shows a little more
+        margin = 0.6 * half  # a box on the moved head shows a little more
         x0, y0 = max(int(xs.min() - margin), 0), max(int(ys.min() - margin), 0)
         x1, y1 = min(int(xs.max() + margin), width), min(int(ys.max() + margin), height)
         part = np.ascontiguousarray(image[y0:y1, x0:x1])
         columns, rows = np.meshgrid(np.arange(x0, x1), np.arange(y0, y1))
         u, v = self.frame.local(np.stack([columns, rows], -1))
-        inside = np.minimum(v - self._upper(u), self._lower(u) - v)
-        iris = find_iris(part, u, v, inside, self.frame.half)
-        ball = complete_eyeball(part, u, v, inside, iris)
-        above = self._upper(u) - v
-        tone = _lid_tone(part, u, above, v - self._lower(u), self.frame.half)
-        skin = _without_lashes(part, above, tone, self.frame.half)
-        return iris, Texture.of(ball, x0=x0, y0=y0), Texture.of(skin, x0=x0, y0=y0)
+        upper, lower = self._upper(u), self._lower(u)
+        iris = find_iris(part, u, v, np.minimum(v - upper, lower - v), half)
+        closed = shut(EyeView(part, u, upper - v, v - lower, upper - self._brow(u), half))
+        skin = Texture.of(closed.skin, closed.lashes, x0=x0, y0=y0)
+        return iris, skin, closed.line
 
-
-def _unroll(above: Array, drop: Array, top: Array, rigid: float) -> Array:
-    """How far above the open lid's margin the skin lies that the closing lid shows.
-
-    Args:
-        above: Height above the moving margin.
-        drop: How far the margin has come down.
-        top: Height above the moving margin from which nothing moves.
-        rigid: Height of the strip with the lashes, which moves as one.
-    """
-    room = np.maximum(top - rigid, 1e-3)
-    t = np.clip((above - rigid) / room, 0, 1)
-    # As much softer than a straight line as leaves the skin unfolded.
-    soft = np.clip(2 * (0.95 * room / np.maximum(drop, 1e-3) - 1), 0, 0.5)
-    return np.asarray(above - drop * ((1 - soft) * t + soft * t * t * (3 - 2 * t)), np.float32)
-
-
-def _without_lashes(image: Pixels, above: Array, tone: Array, half: float) -> Pixels:
-    """Paint out lashes that stand up before the lid: stretched, they would smear over it."""
-    size = max(3, int(0.22 * half)) | 1
-    kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (size, max(3, size // 3) | 1))
-    clean = cv2.morphologyEx(image, cv2.MORPH_CLOSE, kernel)
-    clean = cv2.GaussianBlur(clean, (0, 0), max(0.06 * half, 0.8)).astype(np.float32)
-    # The shadow over an open eye stays behind when its lid closes.
-    clean = clean + np.float32(0.6) * (tone - clean)
-    near = smoothstep(above, -0.05 * half, 0.02 * half) * (
-        1 - smoothstep(above, 0.35 * half, 0.60 * half)
-    )
-    return np.asarray(image + (clean - image) * near[..., None] + 0.5).astype(np.uint8)
-
-
-def _lid_tone(image: Pixels, u: Array, above: Array, below: Array, half: float) -> Array:
-    """Guess the color of a closed lid, RGB, from the skin above and below the eye."""
-    middle = np.abs(u) < 0.8 * half
-    tones = []
-    for distance, low, high in ((above, 0.10, 0.55), (below, 0.25, 0.65)):
-        skin = image[middle & (distance > low * half) & (distance < high * half)]
-        if len(skin):
-            bright = skin.sum(1, dtype=np.int32)
-            tones.append(skin[bright >= np.percentile(bright, 60)].mean(0))
-    return np.asarray(0.94 * np.mean(tones or [(128.0, 100.0, 90.0)], axis=0), np.float32)
+    def _brow_line(self, points: Array) -> Curve:
+        """Return the lower edge of the brow, at least a little above the lid."""
+        half = self.frame.half
+        knots = np.linspace(-2 * half, 2 * half, 65, dtype=np.float32)
+        u, v = self.frame.local(points)
+        order = np.argsort(u)
+        edge = np.interp(knots, u[order], v[order])
+        return Curve.over(knots, np.minimum(edge, self._upper(knots[None])[0] - 0.3 * half))
 
 
 def _blend(made: Pixels, layer: Pixels, cover: Array, shade: Array | None = None) -> Pixels:

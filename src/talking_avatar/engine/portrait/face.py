@@ -25,6 +25,8 @@ class MouthShape:
         teeth_on_lip: Lower lip under the upper teeth: 0 to 1 (f, v).
         tongue: Tip of the tongue raised: 0 to 1 (l, th).
         smile: Corners raised: -1 to 1.
+        press: Closed lips pressed together and a little rolled in: 0 to 1 (m, b, p). Lips that
+            are apart do not show it.
     """
 
     close: float = 1.0
@@ -35,6 +37,7 @@ class MouthShape:
     teeth_on_lip: float = 0.0
     tongue: float = 0.0
     smile: float = 0.0
+    press: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

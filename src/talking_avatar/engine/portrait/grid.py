@@ -103,6 +103,15 @@ class Grid:
         return np.asarray(fine[self.step : -self.step, self.step : -self.step], np.float32)
 
 
+def _lanczos_half_step() -> Array:
+    at = np.arange(8) - 3.5
+    taps = np.sinc(at) * np.sinc(at / 4)
+    return np.asarray(taps / taps.sum(), np.float32)
+
+
+_HALF_STEP = _lanczos_half_step()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Texture:
     """A source of pixels, twice as fine as the picture it stands for.
@@ -123,12 +132,17 @@ class Texture:
         rgba = cv2.cvtColor(np.ascontiguousarray(rgb), cv2.COLOR_RGB2RGBA)
         if alpha is not None:
             rgba[..., 3] = alpha
-        halve = np.array([[0.5, 0, 0], [0, 0.5, 0]], np.float32)
-        flags = cv2.INTER_LANCZOS4 | cv2.WARP_INVERSE_MAP
-        size = (2 * width - 1, 2 * height - 1)
-        fine = cv2.warpAffine(rgba, halve, size, flags=flags, borderMode=cv2.BORDER_REFLECT_101)
+        fine = np.empty((2 * height - 1, 2 * width - 1, 4), np.uint8)
         fine[::2, ::2] = rgba
-        return cls(np.asarray(fine, np.uint8), x0, y0)
+        # Of every four pixels three are new, at half steps: eight taps along an axis, where a warp
+        # takes 64 of each pixel (80 ms for 430 at 704x1088).
+        whole, border = np.ones(1, np.float32), cv2.BORDER_REFLECT_101
+        for row, column in ((0, 1), (1, 0), (1, 1)):
+            taps_x, taps_y = (_HALF_STEP if half else whole for half in (column, row))
+            anchor = (3 * column, 3 * row)
+            made = cv2.sepFilter2D(rgba, -1, taps_x, taps_y, anchor=anchor, borderType=border)
+            fine[row::2, column::2] = made[: height - row, : width - column]
+        return cls(fine, x0, y0)
 
     def positions(self, source: Array) -> Array:
         """Turn positions in the frame, (2, ...), into positions in ``pixels``."""

@@ -106,7 +106,9 @@ class Interior:
         color = self._tongue(color, x, depth, jaw, float(shape.tongue))
         bite = depth - (0.02 + jaw - 0.10 * max(motion.spread, 0.0) + 0.10 * motion.tuck)
         lower = self._lower.sample(x, bite)
-        lower[..., 3] *= 1 - smoothstep(np.abs(x), 0.45, 0.80)
+        # Between lips hardly apart they lie in the dark: a sliver of them reads as a chip.
+        seen = smoothstep((drop + lift), 0.16, 0.34)
+        lower[..., 3] *= (1 - smoothstep(np.abs(x), 0.45, 0.80)) * seen
         color = _over(color, lower)
         color = _over(color, self._upper.sample(x, depth - 0.05 - 0.05 * motion.tuck))
         shade = self._shade(u, depth, lift, motion)[..., None]
@@ -152,7 +154,7 @@ class Interior:
         under = 0.58 + 0.42 * smoothstep(depth - lip, -0.03, 0.17)
         aside = 1 - 0.62 * smoothstep(np.abs(x) / narrow, 0.45, 1.02)
         gap = (motion.lift + motion.drop) / self._frame.half
-        light = 0.60 + 0.40 * float(smoothstep(float(gap), 0.0, 0.35))
+        light = 0.70 + 0.30 * float(smoothstep(float(gap), 0.0, 0.35))
         return np.asarray(under * aside * light * (1 - 0.35 * motion.pucker), np.float32)
 
 

@@ -92,9 +92,13 @@ class Lips:
         high = warp(self._upper, box, pose.upper[window])
         low = warp(self._lower, box, pose.lower[window])
         low_weight = low[..., 3].astype(np.float32) / 255
-        rest = 1 - low_weight
-        high_weight = rest * high[..., 3] / 255
-        return high, low, high_weight, low_weight, rest - high_weight
+        high_weight = high[..., 3].astype(np.float32) / 255
+        gap = (1 - low_weight) * (1 - high_weight)
+        if pose.motion.under:
+            u, _ = self._lines.frame.local(np.moveaxis(pose.upper[window], 0, -1))
+            middle = 1 - smoothstep(np.abs(u) / self._lines.frame.half, 0.70, 0.95)
+            low_weight = low_weight * (1 - box.enlarge(pose.motion.under * middle) * high_weight)
+        return high, low, 1 - low_weight - gap, low_weight, gap
 
     def _compose(self, box: Grid, pose: MouthPose) -> Pixels:
         high, low, high_weight, low_weight, gap = self._layers(box, pose)

@@ -29,6 +29,8 @@ from talking_avatar.engine.portrait.mouth_fields import MouthFields
 _NUM_INVERSIONS = 4
 """Fixed-point steps that turn a forward displacement into a sampling position. At the widest
 opening what is left is 0.1 to 1 px on the test portraits: a little less travel, and no tear."""
+_WIDE_SMILE = (0.28, 0.40)
+"""Gaps of the photo's own mouth, in half mouth widths, between which lips press edge to edge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class MouthMotion:
         drop: Lower lip's middle moves down by this.
         jaw: Chin moves down by this.
         spread, pucker, smile, tuck: As in `MouthShape`.
+        under: How far the pressed lower lip goes under the upper one instead of before it.
     """
 
     close: float
@@ -51,6 +54,7 @@ class MouthMotion:
     pucker: float
     smile: float
     tuck: float
+    under: float
 
     @classmethod
     def of(cls, shape: MouthShape, lines: LipLines) -> MouthMotion:
@@ -63,16 +67,24 @@ class MouthMotion:
         # Lips that close over a smile smile less, and press together: no slit of light is left.
         closed = float(shape.close) if lines.is_open else 0.0
         relaxed = closed * min(lines.gap, 0.5)
-        press = 0.08 * half * closed * (1 - float(smoothstep(opened, 0.0, 0.25)))
+        touching = 1 - float(smoothstep(opened, 0.0, 0.25))
+        press = float(np.clip(shape.press, 0, 1)) * touching * (1 - tuck) * float(shape.close)
+        # Lips cut out around many teeth have no skin to go on under each other.
+        under = 1 - float(smoothstep(lines.gap, *_WIDE_SMILE))
+        over = 1 - under
+        firm = closed * touching * (0.08 + 0.07 * under) + press * (
+            0.05 * over + (0.16 - 0.07 * closed) * under
+        )
         return cls(
             close=float(shape.close),
-            lift=share * gap + 0.13 * half * tuck,
-            drop=(1 - share) * gap - press - 0.03 * half * tuck,
+            lift=share * gap + half * (0.13 * tuck - 0.05 * over * press),
+            drop=(1 - share) * gap - half * (0.03 * tuck + firm),
             jaw=half * (0.40 * jaw - 0.50 * relaxed),
             spread=spread - 0.6 * opened * jaw - 0.9 * relaxed,
             pucker=pucker,
             smile=float(shape.smile) - 1.4 * relaxed,
             tuck=tuck,
+            under=under * float(smoothstep(max(press, closed * touching), 0.0, 0.3)),
         )
 
     def weights(self) -> Array:

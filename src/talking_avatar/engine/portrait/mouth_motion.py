@@ -17,6 +17,8 @@ _OTHER_STEP = 0.38
 _GAIN_STEP = 0.06
 _TREMBLE, _MOVE = 0.02, 0.18
 """Change in one frame that is smoothed, and from which it is followed at once."""
+_REST = 0.70
+"""How firmly lips lie on each other without a voice; 1 on m, b and p."""
 _SILENT_DB, _SPEECH_DB = -49.0, -42.0
 """Absolute, of the loudest 25 ms in view: noise at -60 dB, breath and the sounds of a room leave
 lips shut, whatever they sound like. Speech at -35 dBFS has peaks near -30."""
@@ -55,7 +57,7 @@ def awake(heard: HeardShape, *, speaking: bool) -> float:
 class Mouth:
     """What a mouth remembers: where it is, and the gain that holds."""
 
-    shape: MouthShape = field(default_factory=MouthShape)
+    shape: MouthShape = field(default_factory=lambda: MouthShape(press=_REST))
     gain: float = 1.0
 
 
@@ -86,5 +88,6 @@ def step_mouth(state: Mouth, heard: HeardShape, *, gain: float, speaking: bool) 
         pucker=follow(was.pucker, voice * min(1.0, max(0.0, heard.pucker)) * (0.5 + 0.5 * free)),
         teeth_on_lip=follow(was.teeth_on_lip, voice * ramp(heard.teeth_on_lip, 0.08, 0.5)),
         tongue=follow(was.tongue, voice * min(1.0, max(0.0, heard.tongue))),
+        press=follow(was.press, max(voice * (1.0 - free), (1.0 - voice) * _REST)),
     )
     return Mouth(shape, gain)

@@ -42,7 +42,7 @@ class Performance(Protocol):
 class Rendering(Protocol):
     """What draws the face: `renderer.PortraitRenderer`."""
 
-    def render(self, state: FaceState) -> npt.NDArray[np.uint8]: ...
+    def render(self, state: FaceState, out: npt.NDArray[np.uint8]) -> object: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,10 +184,11 @@ class PortraitStream:
             raise self._failure
         begin, cpu_begin = perf_counter(), thread_time()
         states = self._performer.perform(window, controls)
+        block = np.empty((len(states), self._info.height, self._info.width, 3), np.uint8)
         with opencv_threads(self._num_threads):
-            images = [self._renderer.render(state) for state in states]
+            for state, image in zip(states, block, strict=True):
+                self._renderer.render(state, out=image)
         self._keep_snapshot(window.chunk_index)
-        block = images[0][None] if len(images) == 1 else np.stack(images)
         return FrameBlock(
             window.chunk_index,
             block,

@@ -96,7 +96,10 @@ def _row(teeth: tuple[_Tooth, ...], arc: float, *, upside_down: bool) -> TeethRo
         start = 0.0
         for tooth in teeth:
             center = side * (start + tooth.width / 2)
-            _draw(color, cover, tooth, (x - center) / (tooth.width / 2), y)
+            middle, reach_px = (center + reach) * per_unit, 0.6 * tooth.width * per_unit
+            near = slice(max(int(middle - reach_px), 0), int(middle + reach_px) + 1)
+            across = (x[:, near] - center) / (tooth.width / 2)
+            _draw(color[:, near], cover[:, near], tooth, across, y[:, near])
             start += tooth.width
     curve = 1 - 0.42 * np.clip(np.abs(x) / reach, 0, 1) ** 2.2  # turned away along the arch
     pixels = np.dstack([color * curve[..., None], cover]).astype(np.float32)
@@ -112,7 +115,7 @@ def _draw(color: Array, cover: Array, tooth: _Tooth, t: Array, y: Array) -> None
     """Draw one tooth: ``t`` is -1 to 1 across it, ``y`` 0 at the biting edge of the middle."""
     across = np.abs(t)
     edge = (
-        -tooth.pointed * tooth.height * across**2 - 0.05 * across**6 - (0.42 - tooth.height) * 0.5
+        -tooth.pointed * tooth.height * across**2 - 0.03 * across**6 - (0.42 - tooth.height) * 0.5
     )
     neck = -tooth.height + 0.05 * across**2
     side = 1.0 - 0.05 * smoothstep(-y, tooth.height * 0.4, tooth.height)
