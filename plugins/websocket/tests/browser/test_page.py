@@ -218,7 +218,7 @@ async def test_figures_are_words_too(visit):
     await page.is_open()
     await page.until("document.querySelector('#live').innerText.includes('no rate set')")
     text = await page.page.inner_text("#live")
-    for name in ("fps", "server and network", "GPU-hours"):
+    for name in ("fps", "delivery", "GPU-hours"):
         assert name in text
 
 

@@ -42,7 +42,7 @@ async def test_photos(visit, portrait, bundled_portrait):
     async def offer(photo):
         await page.page.set_input_files("#file", photo)
         await page.until(
-            "['accepted', 'rejected'].includes(document.querySelector('#drop').dataset.result)"
+            "['accepted', 'rejected', 'choose'].includes(document.querySelector('#drop').dataset.result)"
         )
         return await page.page.inner_text("#photo-note")
 

@@ -41,7 +41,6 @@ avatar.addEventListener("welcome", (/** @type {any} */ { detail }) => {
 
 avatar.addEventListener("stream", () => {
   uncover();
-  find("picture").ariaLabel = "The character";
   showMissing();
   showControls();
 });
@@ -82,7 +81,7 @@ function showClosed(error) {
  * @param {string} text
  */
 function showState(state, text) {
-  find("status").dataset.state = state;
+  document.body.dataset.state = state;
   find("status-text").textContent = text;
   if (state === "connecting" && !find("cover").hidden) {
     cover("Connecting", "");
@@ -111,6 +110,9 @@ function uncover() {
 }
 
 find("retry").onclick = () => avatar.retryNow();
+
+// What an empty canvas looks like is nobody's business.
+avatar.addEventListener("shown", () => find("frame").classList.remove("empty"), { once: true });
 
 // -- token: in the fragment or the field, never in a query that servers log
 
@@ -153,7 +155,7 @@ function showControls() {
   find("microphone").disabled = !hasFloor || !Microphone.isPossible || !features.audio_input?.includes("pcm");
   find("say-text").disabled = !hasFloor || !features.say_text;
   showSayNote();
-  const why = !welcome ? "" : !features.photo ? "This server does not take photos." : !hasFloor ? "Only who speaks can change the photo." : "";
+  const why = !welcome ? "Not connected." : !features.photo ? "This server does not take photos." : !hasFloor ? "Only who speaks can change the photo." : "";
   photoPlace.enable(Boolean(hasFloor && features.photo), why);
   showRole();
 }
@@ -182,7 +184,6 @@ function showSound() {
   find("unmute").hidden = isAudible || !Sound.isPossible || !find("cover").hidden;
   find("sound").ariaPressed = String(isAudible);
   find("sound").disabled = !Sound.isPossible;
-  find("sound-label").textContent = isAudible ? "Sound on" : "Sound off";
 }
 
 // -- speaking
@@ -242,7 +243,7 @@ function showSayNote() {
   find("say-button").disabled = field.disabled || field.value.trim() === "";
   find("say-note").textContent = !hasVoice
     ? "This server has no voice installed."
-    : isFew ? `${left} characters left.` : "Enter speaks, Shift + Enter starts a new line.";
+    : isFew ? `${left} characters left` : "Shift + Enter for a new line";
 }
 
 // -- photo
@@ -324,7 +325,7 @@ function measures() {
       values: ({ serverMs, decodeMs, waitMs }) => [serverMs, decodeMs, waitMs],
       text: ({ latencyMs, latencyP95Ms }) => `${ms(latencyMs)}, p95 ${ms(latencyP95Ms)}`,
       parts: ({ serverMs, decodeMs, waitMs }) => [
-        { name: "server and network", text: ms(serverMs) },
+        { name: "delivery", text: ms(serverMs) },
         { name: "decode", text: ms(decodeMs) },
         { name: "wait", text: ms(waitMs) },
       ],
@@ -341,7 +342,7 @@ function measures() {
     {
       name: "Stalls",
       values: ({ stallsSince: since, numWaits }) => [since + numWaits],
-      text: ({ stats: of }) => (of ? `${of.stalls} · ${of.stalled_s.toFixed(2)} s` : "–"),
+      text: ({ stats: of }) => (of ? `${of.stalls} · ${of.stalled_s.toFixed(1)} s` : "–"),
       low: 0,
       high: 1,
       isTicks: true,
@@ -356,17 +357,11 @@ function measures() {
     },
     {
       name: "Interrupt",
-      values: ({ silentAfterMs: value }) => [value],
       text: ({ silentAfterMs: value }) => (value === null ? "–" : `silent after ${ms(value)}`),
-      low: 0,
-      high: 120,
     },
     {
       name: "GPU-hours",
-      values: ({ stats: of }) => [of?.gpu_hours ?? null],
       text: ({ stats: of }) => (of ? `${of.gpu_hours.toFixed(4)} · ${of.price ?? "no rate set"}` : "–"),
-      low: 0,
-      high: 0.0001,
     },
   ];
 }
@@ -377,7 +372,7 @@ function latencyParts(latency) {
   return [
     { name: "generate", text: text(latency.conditioning_s + latency.generate_s) },
     { name: "decode", text: text(latency.decode_s) },
-    { name: "hand over", text: text(latency.hand_out_s + (latency.transport_s ?? 0)) },
+    { name: "hand over", text: text(latency.hand_out_s) },
   ];
 }
 

@@ -10,17 +10,17 @@ const NUM_SECONDS = 60;
 /**
  * @typedef {object} Measure
  * @property {string} name
- * @property {(sample: any) => (number | null)[]} values Stacked, from below.
+ * @property {(sample: any) => (number | null)[]} [values] Stacked, from below; none: no graph.
  * @property {(sample: any) => string} text
  * @property {(sample: any) => {name: string, text: string}[]} [parts] Of a stack, for its legend.
- * @property {number} low Of the graph's axis.
- * @property {number} high Grows if a sample is above.
+ * @property {number} [low] Of the graph's axis.
+ * @property {number} [high] Grows if a sample is above.
  * @property {boolean} [isTicks] Bars for what happened, not a line.
  */
 
 export class Chart {
   /** @type {any[]} */ #samples = [];
-  /** @type {{measure: Measure, canvas: HTMLCanvasElement, figure: HTMLElement, parts: HTMLElement | null}[]} */
+  /** @type {{measure: Measure, canvas: HTMLCanvasElement | null, figure: HTMLElement, parts: HTMLElement | null}[]} */
   #rows;
 
   /**
@@ -45,7 +45,9 @@ export class Chart {
   }
 
   #draw() {
-    for (const { measure, canvas } of this.#rows) drawGraph(canvas, measure, this.#samples);
+    for (const { measure, canvas } of this.#rows) {
+      if (canvas) drawGraph(canvas, measure, this.#samples);
+    }
   }
 }
 
@@ -58,11 +60,12 @@ function addRow(root, measure) {
   row.className = "measure";
   const name = document.createElement("dt");
   name.textContent = measure.name;
-  const canvas = document.createElement("canvas");
-  canvas.setAttribute("aria-hidden", "true");
+  const canvas = measure.values ? document.createElement("canvas") : null;
+  canvas?.setAttribute("aria-hidden", "true");
   const figure = document.createElement("dd");
   figure.textContent = "–";
-  row.append(name, canvas, figure);
+  row.append(name, ...(canvas ? [canvas] : []), figure);
+  row.classList.toggle("wide", !canvas);
   const parts = measure.parts ? document.createElement("dd") : null;
   if (parts) {
     parts.className = "parts";
@@ -110,11 +113,12 @@ function drawGraph(canvas, measure, samples) {
   const style = getComputedStyle(canvas);
   const accent = style.getPropertyValue("--accent");
   context.fillStyle = style.getPropertyValue("--line");
-  const rows = samples.map((sample) => stack(measure.values(sample)));
-  const high = Math.max(measure.high, ...rows.map((row) => row.at(-1) ?? 0));
+  const rows = samples.map((sample) => stack(measure.values?.(sample) ?? []));
+  const low = measure.low ?? 0;
+  const high = Math.max(measure.high ?? 1, ...rows.map((row) => row.at(-1) ?? 0));
   const toY = (/** @type {number} */ value) =>
-    height - 1 - ((value - measure.low) / (high - measure.low)) * (height - 2);
-  context.fillRect(0, Math.min(height - 1, Math.round(toY(Math.max(0, measure.low)))), width, 1);
+    height - 1 - ((value - low) / (high - low)) * (height - 2);
+  context.fillRect(0, Math.min(height - 1, Math.round(toY(Math.max(0, low)))), width, 1);
   context.fillStyle = context.strokeStyle = accent;
   const step = width / (NUM_SECONDS - 1);
   const start = width - (rows.length - 1) * step;
@@ -125,7 +129,7 @@ function drawGraph(canvas, measure, samples) {
 /** @param {(number | null)[]} values */
 function stack(values) {
   let sum = 0;
-  return values.map((value) => (value === null ? null : (sum += value)));
+  return values.map((value) => (value === null || value === undefined ? null : (sum += value)));
 }
 
 /**
@@ -165,7 +169,7 @@ function drawAreas(context, rows, start, step, toY, measure) {
       context.stroke();
       continue;
     }
-    for (const { x, bottom } of known.reverse()) context.lineTo(x, toY(bottom ?? measure.low));
+    for (const { x, bottom } of known.reverse()) context.lineTo(x, toY(bottom ?? measure.low ?? 0));
     context.fill();
   }
   context.globalAlpha = 1;

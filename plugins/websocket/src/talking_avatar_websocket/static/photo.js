@@ -64,7 +64,7 @@ export class PhotoPlace {
   reject({ code, message, faces }) {
     const kind = /** @type {Record<string, string>} */ (KIND)[code];
     const isPlain = code === "several_faces" || code === "incomplete" || code === "busy";
-    this.#say("rejected", isPlain ? kind : [kind, sentence(message)].filter(Boolean).join(" "));
+    this.#say(code === "several_faces" ? "choose" : "rejected", isPlain ? kind : [kind, sentence(message)].filter(Boolean).join(" "));
     this.#showFaces(faces);
   }
 
@@ -142,7 +142,7 @@ export class PhotoPlace {
   }
 
   /**
-   * @param {"" | "pending" | "accepted" | "rejected"} result
+   * @param {"" | "pending" | "accepted" | "rejected" | "choose"} result
    * @param {string} text
    */
   #say(result, text) {
