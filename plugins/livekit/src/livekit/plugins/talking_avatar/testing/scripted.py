@@ -2,7 +2,7 @@
 
     session = AgentSession(stt=ScriptedSTT(), llm=ScriptedLLM(["Hello."]), tts=ToneTTS())
 
-They implement LiveKit's own interfaces and do nothing clever: the mind says what it was told to say,
+They implement LiveKit's own interfaces and do nothing clever: the mind says what it was told,
 the voice hums, the listener hears what `ScriptedSTT.hear` is given.
 """
 

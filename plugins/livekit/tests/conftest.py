@@ -1,0 +1,223 @@
+"""A stage for avatars: a server, an agent, a user who sees and hears.
+
+The server is `RoomServer`, a test double; a real one when ``LIVEKIT_URL`` (with ``LIVEKIT_API_KEY``
+and ``LIVEKIT_API_SECRET``) is set or ``livekit-server`` is on the PATH.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pytest
+
+pytest.importorskip("livekit.agents", reason="livekit-agents is not installed")
+
+from livekit import api, rtc
+from livekit.agents import Agent, AgentSession
+from livekit.agents.voice.io import PlaybackFinishedEvent
+from livekit.plugins import talking_avatar
+from livekit.plugins.talking_avatar.testing import ScriptedLLM, ScriptedSTT, ToneTTS
+
+from talking_avatar.testing import FakeEngine
+
+REPLY = "one two three four five six"
+
+
+@dataclass(frozen=True)
+class RealServer:
+    """A livekit-server that runs already."""
+
+    url: str
+    api_key: str
+    api_secret: str
+
+    def token(
+        self,
+        identity: str,
+        *,
+        room: str,
+        is_agent: bool = False,
+        attributes: dict[str, str] | None = None,
+    ) -> str:
+        token = (
+            api.AccessToken(self.api_key, self.api_secret)
+            .with_identity(identity)
+            .with_grants(api.VideoGrants(room_join=True, room=room, agent=is_agent))
+            .with_attributes(attributes or {})
+        )
+        return (token.with_kind("agent") if is_agent else token).to_jwt()
+
+
+@asynccontextmanager
+async def development_server(program: str) -> AsyncIterator[RealServer]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = await asyncio.create_subprocess_exec(
+        program, "--dev", "--port", str(port), stdout=-3, stderr=-3
+    )
+    try:
+        for _ in range(100):
+            await asyncio.sleep(0.1)
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                continue
+            writer.close()
+            break
+        yield RealServer(f"ws://127.0.0.1:{port}", "devkey", "secret")
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Any]:
+    if url := os.environ.get("LIVEKIT_URL"):
+        yield RealServer(url, os.environ["LIVEKIT_API_KEY"], os.environ["LIVEKIT_API_SECRET"])
+        return
+    if program := shutil.which("livekit-server"):
+        async with development_server(program) as real:
+            yield real
+        return
+    pytest.importorskip("aiortc", reason="aiortc is not installed")
+    from livekit.plugins.talking_avatar.testing.room_server import RoomServer
+
+    async with RoomServer() as double:
+        yield double
+
+
+@dataclass
+class User:
+    """Somebody in the room who watches and listens."""
+
+    room: rtc.Room = field(default_factory=rtc.Room)
+    num_frames: int = 0
+    sizes: set[tuple[int, int]] = field(default_factory=set)
+    loudest: int = 0
+    transcripts: list[str] = field(default_factory=list)
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.room.on("track_subscribed", self._take)
+        self.room.register_text_stream_handler("lk.transcription", self._take_text)
+        self.room.register_byte_stream_handler("lk.agent.session", lambda reader, identity: None)
+
+    def _take(self, track: Any, publication: Any, participant: Any) -> None:
+        is_video = track.kind == rtc.TrackKind.KIND_VIDEO
+        self.tasks.append(asyncio.create_task(self._watch(track) if is_video else self._hear(track)))
+
+    def _take_text(self, reader: Any, identity: str) -> None:
+        self.tasks.append(asyncio.create_task(self._read(reader)))
+
+    async def _watch(self, track: Any) -> None:
+        stream = rtc.VideoStream(track)
+        try:
+            async for event in stream:
+                self.num_frames += 1
+                self.sizes.add((event.frame.width, event.frame.height))
+        finally:
+            await stream.aclose()
+
+    async def _hear(self, track: Any) -> None:
+        stream = rtc.AudioStream(track)
+        try:
+            async for event in stream:
+                self.loudest = max(self.loudest, int(np.abs(event.frame.data).max()))
+        finally:
+            await stream.aclose()
+
+    async def _read(self, reader: Any) -> None:
+        text = await reader.read_all()
+        if reader.info.attributes.get("lk.transcription_final") == "true":
+            self.transcripts.append(text)
+
+    async def leave(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.room.disconnect()
+
+
+@dataclass
+class Stage:
+    """An agent with its avatar in a room."""
+
+    server: Any
+    room_name: str
+    room: rtc.Room
+    session: AgentSession[None]
+    stt: ScriptedSTT
+    exits: AsyncExitStack
+    tolerance_s: float = 0.05
+    finished: list[PlaybackFinishedEvent] = field(default_factory=list)
+    metrics: list[Any] = field(default_factory=list)
+    avatar: talking_avatar.AvatarSession | None = None
+
+    def __post_init__(self) -> None:
+        self.session.on("metrics_collected", lambda event: self.metrics.append(event.metrics))
+
+    async def join(self, identity: str = "user") -> User:
+        user = User()
+        token = self.server.token(identity, room=self.room_name)
+        await user.room.connect(self.server.url, token)
+        self.exits.push_async_callback(user.leave)
+        return user
+
+    async def show(self, avatar: talking_avatar.AvatarSession, **options: Any) -> None:
+        """Start an avatar, and the agent if it has not started."""
+        self.avatar = avatar
+        self.exits.push_async_callback(avatar.aclose)
+        await avatar.start(self.session, self.room, **options)
+
+    async def begin(self) -> None:
+        await self.session.start(agent=Agent(instructions="talk"), room=self.room)
+        assert self.session.output.audio is not None
+        self.session.output.audio.on("playback_finished", self.finished.append)
+
+    @property
+    def replies(self) -> list[tuple[str, bool]]:
+        """What the agent remembers of its own words, and whether they were cut."""
+        return [
+            ((item.text_content or "").strip(), item.interrupted)
+            for item in self.session.history.items
+            if item.type == "message" and item.role == "assistant"
+        ]
+
+
+MakeStage = Callable[[], "asyncio.Future[Stage]"]
+
+
+@pytest.fixture
+async def stage(server: Any) -> AsyncIterator[Stage]:
+    async with AsyncExitStack() as exits:
+        name, room, stt = f"room-{uuid4().hex[:8]}", rtc.Room(), ScriptedSTT()
+        token = server.token("agent", room=name, is_agent=True)
+        await room.connect(server.url, token)
+        exits.push_async_callback(room.disconnect)
+        session: AgentSession[None] = AgentSession(
+            stt=stt,
+            llm=ScriptedLLM([REPLY]),
+            tts=ToneTTS(),
+            vad=None,
+            turn_handling={
+                "turn_detection": "stt",
+                "endpointing": {"min_delay": 0.05, "max_delay": 0.1},
+            },
+        )
+        exits.push_async_callback(session.aclose)
+        yield Stage(server, name, room, session, stt, exits)
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine(width=64, height=96)

@@ -1,0 +1,187 @@
+"""A whole conversation through a room: LiveKit's `AgentSession`, the avatar, a user who barges in."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from livekit.agents.metrics.base import AvatarMetrics
+from livekit.plugins import talking_avatar
+
+from talking_avatar.testing import FakeEngine
+
+pytestmark = pytest.mark.livekit
+
+REPLY = "one two three four five six"
+REPLY_S = 2.1
+
+
+async def converse(stage: Any, num_turns: int) -> None:
+    """Have turns of which every other is cut, after 0.5 s and more; check each as it ends."""
+    output = stage.session.output.audio
+    for turn in range(num_turns):
+        started = asyncio.Event()
+        output.once("playback_started", lambda event, started=started: started.set())
+        handle = stage.session.generate_reply(user_input=f"question {turn}")
+        await asyncio.wait_for(started.wait(), 5)
+        at = time.monotonic()
+        if turn % 2:
+            await asyncio.sleep(0.4 + 0.1 * turn)
+            heard_s = time.monotonic() - at
+            await asyncio.wait_for(stage.session.interrupt(), 5)
+        await asyncio.wait_for(handle, 10)
+        event = stage.finished[-1]
+        assert len(stage.finished) == turn + 1
+        assert event.interrupted == bool(turn % 2)
+        if turn % 2:
+            assert event.playback_position == pytest.approx(heard_s, abs=stage.tolerance_s)
+            assert 0 < len(event.synchronized_transcript.split()) < 6
+            # A word takes 0.35 s; what was said of it stays in the transcript.
+            assert REPLY.startswith(event.synchronized_transcript.strip())
+        else:
+            assert event.playback_position == pytest.approx(REPLY_S, abs=0.05)
+            assert event.synchronized_transcript.strip() == REPLY
+
+
+async def test_ten_turns_with_five_barge_ins(stage: Any, engine: FakeEngine) -> None:
+    stage.tolerance_s = 0.05
+    user = await stage.join()
+    avatar = talking_avatar.AvatarSession(photo="any", engine=engine)
+    await stage.show(avatar)
+    await stage.begin()
+    await avatar.wait_for_join(timeout=10)
+    assert avatar.avatar_identity == "agent"
+    await converse(stage, 10)
+    said = stage.replies
+    assert [cut for _, cut in said] == [False, True] * 5
+    assert all(text == REPLY for text, cut in said if not cut)
+    assert all(REPLY.startswith(text) and text != REPLY for text, cut in said if cut)
+    assert user.num_frames > 100
+    assert user.sizes == {(64, 96)}
+    assert user.loudest > 5_000
+    assert user.transcripts.count(REPLY + " ") >= 5
+    check_metrics(stage.metrics, num_turns=10)
+
+
+def check_metrics(metrics: list[Any], *, num_turns: int) -> None:
+    turns = [metric for metric in metrics if isinstance(metric, talking_avatar.TurnMetrics)]
+    assert [turn.turn_id for turn in turns] == list(range(1, num_turns + 1))
+    assert [turn.interrupted for turn in turns] == [False, True] * (num_turns // 2)
+    assert all(turn.skew_s == 0 for turn in turns)
+    assert all(turn.generate_s is not None and turn.generate_s > 0 for turn in turns)
+    assert all(turn.transport_s is not None for turn in turns)
+    assert turns[-1].held_s > turns[0].held_s > 0
+    theirs = [metric for metric in metrics if type(metric) is AvatarMetrics]
+    assert any(metric.avatar_joined_time for metric in theirs)
+    assert sum(metric.playback_latency > 0 for metric in theirs) == num_turns
+
+
+async def test_the_users_voice_interrupts_and_a_cough_does_not(
+    stage: Any, engine: FakeEngine
+) -> None:
+    """Speech pauses the avatar at once; with words it is an interruption, without it goes on."""
+    avatar = talking_avatar.AvatarSession(photo="any", engine=engine)
+    await stage.join()
+    await stage.show(avatar)
+    await stage.begin()
+    assert stage.session.output.audio.can_pause
+    handle = stage.session.generate_reply(user_input="hello")
+    await asyncio.sleep(1.0)
+    stage.stt.hear("wait a moment")
+    await asyncio.wait_for(handle, 5)
+    assert handle.interrupted
+    assert stage.finished[0].interrupted
+    assert stage.finished[0].playback_position < 1.1
+    for _ in range(100):
+        if len(stage.finished) == 2:
+            break
+        await asyncio.sleep(0.1)
+    assert not stage.finished[1].interrupted  # its answer to that
+
+
+async def test_the_agent_may_start_before_the_avatar(stage: Any, engine: FakeEngine) -> None:
+    await stage.join()
+    await stage.begin()
+    await stage.show(talking_avatar.AvatarSession(photo="any", engine=engine))
+    await asyncio.wait_for(stage.session.generate_reply(user_input="hello"), 10)
+    assert stage.finished[-1].synchronized_transcript.strip() == REPLY
+
+
+async def test_one_avatar_takes_the_place_of_another(stage: Any, engine: FakeEngine) -> None:
+    """Also in the middle of speech: aclose, start, wait_for_join."""
+    await stage.join()
+    avatar = talking_avatar.AvatarSession(photo="any", engine=engine)
+    await stage.show(avatar)
+    await stage.begin()
+    for is_speaking in (False, True, False):
+        if is_speaking:
+            handle = stage.session.generate_reply(user_input="hello")
+            await asyncio.sleep(1.0)
+        await avatar.aclose()
+        await avatar.aclose()
+        avatar = talking_avatar.AvatarSession(photo="any", engine=engine)
+        await stage.show(avatar)
+        await avatar.wait_for_join(timeout=10)
+        if is_speaking:
+            await asyncio.wait_for(handle, 10)
+            assert stage.finished[-1].interrupted
+        await asyncio.wait_for(stage.session.generate_reply(user_input="again"), 10)
+        assert stage.finished[-1].synchronized_transcript.strip() == REPLY
+        assert not stage.finished[-1].interrupted
+    assert len(stage.room.local_participant.track_publications) == 2
+    assert stage.room.isconnected()  # the agent itself was not removed
+
+
+async def test_a_user_leaves_and_comes_back(stage: Any, engine: FakeEngine) -> None:
+    user = await stage.join()
+    await stage.show(talking_avatar.AvatarSession(photo="any", engine=engine))
+    await stage.begin()
+    await asyncio.wait_for(stage.session.generate_reply(user_input="hello"), 10)
+    handle = stage.session.generate_reply(user_input="hello")
+    await asyncio.sleep(0.5)
+    await user.leave()
+    await asyncio.wait_for(handle, 10)
+    user = await stage.join()
+    await asyncio.wait_for(stage.session.generate_reply(user_input="hello"), 10)
+    await asyncio.sleep(0.5)
+    assert user.num_frames > 10
+    assert user.loudest > 5_000
+    assert len(stage.finished) == 3
+
+
+async def test_a_failed_start_gives_the_agent_its_own_voice_back(stage: Any) -> None:
+    await stage.join()
+    await stage.begin()
+    before = stage.session.output.audio
+    avatar = talking_avatar.AvatarSession(photo=b"not an image")
+    with pytest.raises(talking_avatar.UnreadableImage):
+        await avatar.start(stage.session, stage.room)
+    assert stage.session.output.audio is before
+    await asyncio.wait_for(stage.session.generate_reply(user_input="hello"), 10)
+    assert stage.finished[-1].synchronized_transcript.strip() == REPLY
+    assert avatar.gpu_hours() == 0.0
+
+
+async def test_gpu_hours_are_at_hand(stage: Any) -> None:
+    from talking_avatar.engine.base import Device
+
+    gpu = Device("cuda:0", "H200", "denoise")
+    engine = FakeEngine(width=64, height=96, devices=(gpu,))
+    avatar = talking_avatar.AvatarSession(photo="any", engine=engine)
+    await stage.show(avatar)
+    await asyncio.sleep(0.3)
+    assert avatar.gpu_hours() > 0.2 / 3600
+    await avatar.aclose()
+    held = avatar.gpu_hours()
+    await asyncio.sleep(0.1)
+    assert avatar.gpu_hours() == held
+    assert isinstance(avatar.usage(), talking_avatar.Usage)
+
+
+async def test_an_avatar_starts_once(stage: Any, engine: FakeEngine) -> None:
+    avatar = talking_avatar.AvatarSession(photo="any", engine=engine)
+    await stage.show(avatar)
+    with pytest.raises(talking_avatar.TalkingAvatarError, match="make a new one"):
+        await avatar.start(stage.session, stage.room)
