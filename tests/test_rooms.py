@@ -24,6 +24,8 @@ LAYERS: list[set[str]] = [
         "stats",
         "transport",
         "capacity",
+        "watch",
+        "estimate",
         "cost",
         "ledger",
         "telemetry",

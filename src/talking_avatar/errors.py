@@ -19,6 +19,7 @@
     │   ├── SessionNotStarted       it has not begun
     │   ├── TurnClosed              that turn takes no more speech
     │   └── AtCapacity              the cores do not hold one more live session
+    ├── LedgerError                 what sessions cost could not be written or read
     ├── TransportClosed             the other side of a transport has gone
     └── MissingDependency           an optional extra is not installed
 
@@ -159,6 +160,10 @@ class AtCapacity(SessionError):  # noqa: N818
         super().__init__(message)
         self.needed_cores = needed_cores
         self.num_cores = num_cores
+
+
+class LedgerError(TalkingAvatarError):
+    """The ledger could not be written or read; ``__cause__`` has the database's own error."""
 
 
 class TransportClosed(TalkingAvatarError):  # noqa: N818

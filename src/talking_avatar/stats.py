@@ -76,6 +76,20 @@ class SessionStats:
     num_interrupted: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionCounts:
+    """The part of `SessionStats` that costs nothing to read, for those who look often."""
+
+    num_frames: int = 0
+    num_turns: int = 0
+    num_interrupted: int = 0
+    missed_chunks: Causes = field(default_factory=Causes)
+    late_frames: Causes = field(default_factory=Causes)
+    num_stalls: int = 0
+    stalled_s: float = 0.0
+    worst_minute_fps: float | None = None
+
+
 class Histogram:
     """Durations in bins that grow by 2 %: about 1,000 bins from 1 us to 10 minutes."""
 
@@ -158,6 +172,19 @@ class StatsRecorder:
         """The timeline waited."""
         self._num_stalls += 1
         self._stalled_frames += stall.num_frames
+
+    def counts(self) -> SessionCounts:
+        """Give the counts so far, without the percentiles."""
+        return SessionCounts(
+            num_frames=self._num_frames,
+            num_turns=self.num_turns,
+            num_interrupted=self.num_interrupted,
+            missed_chunks=_causes(self._missed),
+            late_frames=_causes(self._late),
+            num_stalls=self._num_stalls,
+            stalled_s=self._stalled_frames / FPS,
+            worst_minute_fps=self._worst,
+        )
 
     def snapshot(self) -> SessionStats:
         """Give the counts so far."""

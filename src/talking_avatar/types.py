@@ -105,7 +105,8 @@ class TurnResult:
         stalls: Times that picture and sound had to wait during the turn.
         stalled_s: Their sum in seconds.
         latency: ``first_frame_s`` in parts; None if no frame was handed out.
-        usage: What the turn cost; filled where the meter is on.
+        usage: What the session held and did for it: from its opening, or from the end of the turn
+            before it, to its own end.
     """
 
     turn_id: int

@@ -15,6 +15,7 @@ import typer
 
 from talking_avatar._version import __version__
 from talking_avatar.cli.bench import bench_app
+from talking_avatar.cli.cost import cost_app
 from talking_avatar.cli.doctor import doctor
 from talking_avatar.cli.plan import plan
 from talking_avatar.cli.render import demo, render
@@ -34,6 +35,7 @@ app.command()(serve)
 app.command()(doctor)
 app.command()(plan)
 app.add_typer(bench_app, name="bench")
+app.add_typer(cost_app, name="cost")
 app.add_typer(weights_app, name="weights")
 
 

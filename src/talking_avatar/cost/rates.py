@@ -118,7 +118,7 @@ class RateCard:
 
 
 def _decimal(kind: str, given: Decimal | str | int) -> Decimal:
-    if isinstance(given, float):  # type: ignore[unreachable]
+    if isinstance(given, float):
         raise ValueError(f"the rate of {kind} is the float {given}: give it as text")
     try:
         return Decimal(given)

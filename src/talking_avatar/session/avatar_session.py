@@ -6,17 +6,20 @@ the owner task. Cancelling a caller takes back what it asked for, never the sess
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from math import ceil
+from pathlib import Path
 from types import TracebackType
 from typing import TypedDict, Unpack
 
 from talking_avatar.audio import Encoding
 from talking_avatar.config import EngineConfig
-from talking_avatar.cost import Usage
+from talking_avatar.cost import RateCard, Usage
 from talking_avatar.engine.base import FPS, Avatar, Emotion, Engine, EngineInfo, Photo
 from talking_avatar.errors import SessionNotStarted
+from talking_avatar.ledger import Ledger
 from talking_avatar.session.conductor import Conductor
 from talking_avatar.session.gestures import GestureName
 from talking_avatar.session.outlet import FrameReader
@@ -62,6 +65,10 @@ class AvatarSession:
         face: Index of the face to take when the photo has several.
         checks_capacity: Refuse to start a live session whose rendering the cores of this process
             do not hold beside those that run; see `talking_avatar.capacity`.
+        ledger: Keeps what the session used, on disk: a `Ledger` or the path of one. Trouble with
+            it is an event, and never ends a session.
+        rates: What its devices cost; without it, prices are None.
+        tags: What to find it by in the ledger: customer, agent...
     """
 
     def __init__(
@@ -75,6 +82,9 @@ class AvatarSession:
         pixel_format: PixelFormat = "rgb24",
         face: int | None = None,
         checks_capacity: bool = True,
+        ledger: Ledger | str | Path | None = None,
+        rates: RateCard | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> None:
         self._stats = StatsRecorder()
         self._owner = Owner(
@@ -87,6 +97,9 @@ class AvatarSession:
                 pixel_format=pixel_format,
                 face=face,
                 checks_capacity=checks_capacity,
+                ledger=Ledger.of(ledger) if isinstance(ledger, str | Path) else ledger,
+                rates=rates,
+                tags=dict(tags or {}),
             ),
             self._stats,
         )

@@ -79,7 +79,8 @@ class Conductor:
             meter=meter,
             on_arrival=self._note_arrival,
         )
-        self._results = Results(stats)
+        self._meter = meter
+        self._results = Results(stats, lambda: meter.tally(self._loop.time()), meter.usage_of)
         self._declicker = Declicker()
         self._blocked_at = -inf  # when the loop last ran us late
         self._controls = Controls()
@@ -361,6 +362,7 @@ class Conductor:
         self._note_first_frame(plan, frame, now)
         sound = self._declicker.sound(plan)
         self._stats.left(now, len(sound))
+        self._meter.note_speech(plan.num_speech)
         await self._outlet.hand_over(
             Frame(
                 index=frame,

@@ -8,7 +8,7 @@ session is ever open in a caller's code.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -17,15 +17,18 @@ import structlog
 
 from talking_avatar.capacity import PROCESS_CAPACITY
 from talking_avatar.config import DiffusionConfig, EngineConfig, PortraitConfig
-from talking_avatar.cost import Meter, Usage
+from talking_avatar.cost import Meter, RateCard, Usage
 from talking_avatar.engine import open_engine
 from talking_avatar.engine.base import FPS, SAMPLE_RATE, Avatar, Engine, EngineInfo, Photo
 from talking_avatar.errors import SessionClosed, SessionError
+from talking_avatar.ledger import Ledger
 from talking_avatar.session.conductor import Conductor
 from talking_avatar.session.outlet import Outlet
 from talking_avatar.stats import StatsRecorder
+from talking_avatar.telemetry import PROCESS_SESSIONS
 from talking_avatar.transport import MediaInfo, Transport
 from talking_avatar.types import ClockMode, PixelFormat
+from talking_avatar.watch import Watch
 
 _log = structlog.stdlib.get_logger("talking_avatar.session")
 
@@ -46,6 +49,9 @@ class Settings:
     pixel_format: PixelFormat
     face: int | None
     checks_capacity: bool
+    ledger: Ledger | None
+    rates: RateCard | None
+    tags: Mapping[str, str]
 
     def __post_init__(self) -> None:
         if self.clock not in ("live", "unpaced"):
@@ -140,12 +146,15 @@ class Owner:
 
     async def _open(self, stack: AsyncExitStack) -> tuple[Outlet, Conductor]:
         settings = self._settings
+        began = self._now()
         engine = await self._engine(stack)
         self.info = engine.info
         self._take_lease(stack, engine.info)
-        meter = self._meter = Meter(engine.info.devices)
-        meter.start(self._now())
-        stack.callback(lambda: meter.stop(self._now()))
+        meter = self._meter = Meter(engine.info.devices, rates=settings.rates)
+        # What this session opened, it has held since it began to load.
+        is_own = engine is not settings.engine
+        meter.start(self._now(), since=began if is_own else None)
+        self._be_watched(stack, engine.info, meter)
         self.avatar = await engine.prepare(settings.photo, face=settings.face)
         stream = await engine.open_stream(self.avatar, seed=settings.seed)
         stack.push_async_callback(stream.aclose)
@@ -164,6 +173,17 @@ class Owner:
             on_stall=lambda: PROCESS_CAPACITY.note_stall(self._now()),
         )
         return outlet, self.conductor
+
+    def _be_watched(self, stack: AsyncExitStack, info: EngineInfo, meter: Meter) -> None:
+        """Let metrics and ledger see the session, until the meter has stopped."""
+        settings = self._settings
+        watch = Watch(info.name, meter, self._stats, self._now, settings.tags)
+        if settings.ledger is not None:
+            settings.ledger.add(watch)
+            stack.push_async_callback(settings.ledger.finish, watch)
+        PROCESS_SESSIONS.add(watch)
+        stack.callback(PROCESS_SESSIONS.remove, watch)
+        stack.callback(lambda: meter.stop(self._now()))
 
     async def _engine(self, stack: AsyncExitStack) -> Engine:
         """Give the engine; one that is opened here is closed here."""
@@ -220,6 +240,8 @@ class Owner:
             driving.start_soon(conductor.run, is_ready)
             await is_ready.wait()
             self._is_running = True
+            if self._meter is not None:
+                self._meter.ready(self._now())
             if not started.done():
                 started.set_result(None)
             await self._closing.wait()

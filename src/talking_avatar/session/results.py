@@ -7,8 +7,10 @@ Never awaits, never decides when a turn is over.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from talking_avatar.cost import SessionTally, Usage
 from talking_avatar.engine.base import FPS, SAMPLE_RATE
 from talking_avatar.session.pipeline import Chunk
 from talking_avatar.stats import StatsRecorder
@@ -22,6 +24,7 @@ class _Waiting:
 
     result: asyncio.Future[TurnResult]
     voice_agent_s: float | None
+    opened: SessionTally
     latency: TurnLatency | None = None
     first_pts: float = 0.0
     first_frame_at: float = 0.0
@@ -32,10 +35,20 @@ class Results:
 
     Args:
         stats: Told of every turn that is over.
+        tally: Gives what the session has used so far.
+        usage_of: Says such a tally in hours and money.
     """
 
-    def __init__(self, stats: StatsRecorder) -> None:
+    def __init__(
+        self,
+        stats: StatsRecorder,
+        tally: Callable[[], SessionTally],
+        usage_of: Callable[[SessionTally], Usage],
+    ) -> None:
         self._stats = stats
+        self._tally = tally
+        self._usage_of = usage_of
+        self._charged = SessionTally()  # when the last turn was over
         self._waiting: dict[int, _Waiting] = {}
 
     def __bool__(self) -> bool:
@@ -46,7 +59,7 @@ class Results:
         self, turn_id: int, result: asyncio.Future[TurnResult], voice_agent_s: float | None
     ) -> None:
         """Set ``result`` when the turn is over."""
-        self._waiting[turn_id] = _Waiting(result, voice_agent_s)
+        self._waiting[turn_id] = _Waiting(result, voice_agent_s, self._tally())
 
     def note_first_frame(
         self, turn_id: int, chunk: Chunk, *, first_push: float, pts: float, now: float
@@ -94,6 +107,16 @@ class Results:
                 waiting.result.set_result(result)
         return results
 
+    def _usage(self, turn_id: int) -> Usage:
+        """Charge a turn from its opening, or from the end of the turn before it if that is later.
+
+        So no time is charged to two turns, and what passes between turns to none.
+        """
+        now, opened = self._tally(), self._waiting[turn_id].opened
+        begin = opened if opened.wall_ns >= self._charged.wall_ns else self._charged
+        self._charged = now
+        return self._usage_of(now.since(begin))
+
     def _result_of(self, outcome: Outcome, position: Position) -> TurnResult:
         played = outcome.handed_out
         if outcome.interrupted:
@@ -109,4 +132,5 @@ class Results:
             stalls=outcome.num_stalls,
             stalled_s=outcome.stalled_frames / FPS,
             latency=latency,
+            usage=self._usage(outcome.turn_id),
         )
