@@ -89,9 +89,9 @@ def still_seen(photo: FramedPhoto, frame: npt.NDArray[np.uint8], side: str) -> f
     """Share of the eye's opening that still shows the photo's own eye."""
     lids = photo.landmarks[list(OPENINGS[side]), :2].round().astype(np.int32)
     inside = cv2.fillPoly(np.zeros(frame.shape[:2], np.uint8), [lids], 1)
-    inside = cv2.erode(inside, np.ones((3, 3), np.uint8)) > 0
+    inner = cv2.erode(inside, np.ones((3, 3), np.uint8)) > 0
     same = np.abs(frame.astype(int) - photo.image).max(axis=2) < 8
-    return float(same[inside].mean())
+    return float(same[inner].mean())
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

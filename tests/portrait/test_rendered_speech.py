@@ -28,13 +28,25 @@ Floats = npt.NDArray[np.float32]
 UPPER_INNER, LOWER_INNER, CORNERS = 13, 14, (61, 291)
 
 
+PORTRAITS = (
+    "portrait-1",
+    "portrait-2",
+    "portrait-3",
+    "portrait-4",
+    "portrait-beard",
+    "portrait-open-smile",
+    "hard-sunglasses",
+)
+
+
+def frame_photo(source: Path | bytes) -> FramedPhoto:
+    cv2.setNumThreads(1)
+    return PhotoRoom().prepare(source, width=352, height=544, background=(38, 40, 44))
+
+
 @pytest.fixture(scope="module")
 def photo() -> FramedPhoto:
-    cv2.setNumThreads(1)
-    portrait = resources.files("talking_avatar.assets") / "portrait.jpg"
-    return PhotoRoom().prepare(
-        portrait.read_bytes(), width=352, height=544, background=(38, 40, 44)
-    )
+    return frame_photo((resources.files("talking_avatar.assets") / "portrait.jpg").read_bytes())
 
 
 def gaps(photo: FramedPhoto, samples: Floats) -> Floats:
@@ -54,7 +66,8 @@ def spoken() -> list[Utterance]:
     return load_aligned(ROOT / "tests" / "data" / "spoken_by_espeak.npz")
 
 
-def test_seen_lips_follow_phoneme_times(photo: FramedPhoto, spoken: list[Utterance]) -> None:
+def check_lips(photo: FramedPhoto, spoken: list[Utterance]) -> None:
+    """Hold the bars: they follow the phonemes, and touch on m, b, p and in silence."""
     seen = [gaps(photo, u.samples) for u in spoken]
     asked = np.concatenate([wanted(u)[:, 0] for u in spoken])
     closures = [
@@ -67,7 +80,16 @@ def test_seen_lips_follow_phoneme_times(photo: FramedPhoto, spoken: list[Utteran
     assert np.corrcoef(together, asked)[0, 1] >= 0.85
     assert abs(best_lag(together, asked)) <= 1
     assert np.mean(np.array(closures) < 0.03) >= 0.90, np.round(closures, 3)
-
-
-def test_seen_lips_touch_in_silence(photo: FramedPhoto) -> None:
     assert gaps(photo, np.zeros(24_000, np.float32)).max() < 0.03
+
+
+def test_seen_lips_follow_phonemes_and_touch(photo: FramedPhoto, spoken: list[Utterance]) -> None:
+    check_lips(photo, spoken)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PORTRAITS)
+def test_all_seen_lips_follow_phonemes_and_touch(
+    portraits: Path, spoken: list[Utterance], name: str
+) -> None:
+    check_lips(frame_photo(portraits / f"{name}.jpg"), spoken)

@@ -10,17 +10,11 @@ from dataclasses import dataclass
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from talking_avatar.engine.portrait.geometry import Array, smoothstep
 from talking_avatar.engine.portrait.grid import Pixels
+from talking_avatar.engine.portrait.tone import Mask, spread
 
-Mask = npt.NDArray[np.bool_]
-
-_CELL = 1 / 14
-"""Cell in which skin tone is spread, in half eye widths."""
-_NUM_SWEEPS = 240
-"""Relaxation steps; a hole of 20 cells is then level to a gray value."""
 _ODD = 0.085
 """What differs from the skin around by this share of its brightness is a hair, a rim or a glint."""
 
@@ -77,7 +71,7 @@ def shut(view: EyeView) -> ShutEye:
         cv2.dilate((hole > 0.05).astype(np.uint8), np.ones((2 * around + 1,) * 2, np.uint8)) > 0
     )
     unknown = unsure | dark | bright
-    tone = _spread(image, ~unknown, half)
+    tone = spread(image, ~unknown, half)
     below_lashes = 1 - smoothstep(
         np.maximum(view.above / view.brow, view.above / (0.66 * half)), 0.40, 0.70
     )
@@ -116,25 +110,6 @@ def _hole(view: EyeView) -> Array:
     above = 1 - smoothstep(view.above, 0.04 * half, 0.20 * half)
     below = 1 - smoothstep(view.below, 0.04 * half, 0.11 * half)
     return np.asarray(above * below * end, np.float32)
-
-
-def _spread(image: Array, known: Mask, half: float) -> Array:
-    """Spread the color of what is known over the rest, as a soap film would, (h, w, 3)."""
-    height, width = known.shape
-    cell = max(1.0, _CELL * half)
-    size = (max(4, round(width / cell)), max(4, round(height / cell)))
-    weight = known.astype(np.float32)
-    share = cv2.resize(weight, size, interpolation=cv2.INTER_AREA)
-    total = cv2.resize(image * weight[..., None], size, interpolation=cv2.INTER_AREA)
-    fixed = (share > 0.25)[..., None]
-    sample = total / np.maximum(share, 1e-3)[..., None]
-    mean = sample[fixed[..., 0]].mean(0) if fixed.any() else np.float32(128)
-    film = np.where(fixed, sample, mean).astype(np.float32)
-    kernel = np.array([[0.5, 1, 0.5], [1, 0, 1], [0.5, 1, 0.5]], np.float32) / 6
-    for _ in range(_NUM_SWEEPS):
-        film = np.where(fixed, sample, cv2.filter2D(film, -1, kernel)).astype(np.float32)
-    soft = cv2.GaussianBlur(film, (0, 0), 1.0)
-    return np.asarray(cv2.resize(soft, (width, height), interpolation=cv2.INTER_CUBIC), np.float32)
 
 
 def _grain(view: EyeView, image: Array, unknown: Mask) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
+from talking_avatar.engine.portrait.corners import Corners
 from talking_avatar.engine.portrait.face import MouthShape
 from talking_avatar.engine.portrait.framed import FramedPhoto
 from talking_avatar.engine.portrait.geometry import Array, smoothstep
@@ -29,6 +30,7 @@ class Lips:
         self._rig, self._lines = rig, rig.lines
         self._interior = Interior(photo, rig.lines, texture)
         self._upper, self._lower = self._cut_out(texture)
+        self._corners = Corners(photo.image, rig.lines) if rig.lines.is_open else None
 
     def draw(self, frame: Pixels, pose: MouthPose) -> None:
         """Compose the mouth into ``frame``, RGB (H, W, 3), which holds the warped photo."""
@@ -103,7 +105,10 @@ class Lips:
     def _compose(self, box: Grid, pose: MouthPose) -> Pixels:
         high, low, high_weight, low_weight, gap = self._layers(box, pose)
         mixed = cv2.blendLinear(high, low, high_weight, low_weight)
-        made = np.asarray(mixed[..., :3], np.uint8)
+        made = np.ascontiguousarray(mixed[..., :3])
+        if self._corners is not None and pose.motion.corners:
+            window = self._rig.grid.window(box)
+            made = self._corners.draw(made, box, pose.upper[:, *window], pose.motion.corners)
         x, y, width, height = cv2.boundingRect((gap > 0.004).astype(np.uint8))
         if not width:
             return made

@@ -43,6 +43,7 @@ class MouthMotion:
         drop: Lower lip's middle moves down by this.
         jaw: Chin moves down by this.
         spread, pucker, smile, tuck: As in `MouthShape`.
+        corners: 1 where the open corners of the photo's mouth are shut, 0 where they show.
         under: How far the pressed lower lip goes under the upper one instead of before it.
     """
 
@@ -54,6 +55,7 @@ class MouthMotion:
     pucker: float
     smile: float
     tuck: float
+    corners: float
     under: float
 
     @classmethod
@@ -84,6 +86,7 @@ class MouthMotion:
             pucker=pucker,
             smile=float(shape.smile) - 1.4 * relaxed,
             tuck=tuck,
+            corners=closed * (1 - float(smoothstep(opened, 0.1, 0.6))),
             under=under * float(smoothstep(max(press, closed * touching), 0.0, 0.3)),
         )
 
