@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from talking_avatar.cli.cost import Currency, Rates, RatesFile, rate_card
 from talking_avatar.cli.errors import errors_in_one_line
 from talking_avatar.cli.render import (
     DEFAULT_SIZE,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from talking_avatar.config import EngineConfig
+    from talking_avatar.cost import RateCard
     from talking_avatar_websocket import AvatarServer
 
 _INSTALL = "pip install talking-avatar-websocket"
@@ -72,6 +74,12 @@ def serve(
     face: Face = None,
     checkpoint: Checkpoint = None,
     device: Devices = None,
+    rate: Rates = None,
+    rates: RatesFile = None,
+    currency: Currency = "USD",
+    ledger: Annotated[
+        Path | None, typer.Option("--ledger", help="File that keeps what each session used.")
+    ] = None,
 ) -> None:
     """Serve a live character as a page: it speaks what you type, or with your own voice."""
     import asyncio
@@ -96,6 +104,8 @@ def serve(
                 allowed_origins=tuple(allow_origin or ()),
                 face=face,
                 seed=seed,
+                rates=rate_card(rate, rates, currency),
+                ledger=ledger,
                 shown_token=token if was_made_up else None,
             )
         )
@@ -137,6 +147,8 @@ async def _serve(
     allowed_origins: tuple[str, ...],
     face: int | None,
     seed: int,
+    rates: RateCard | None,
+    ledger: Path | None,
     shown_token: str | None,
 ) -> None:
     from talking_avatar.assets import portrait_path
@@ -159,5 +171,7 @@ async def _serve(
         allowed_origins=allowed_origins,
         face=face,
         seed=seed,
+        rates=rates,
+        ledger=ledger,
         on_ready=announce,
     )

@@ -6,7 +6,9 @@ Takes a photo. Serves until cancelled. Never opens a port to others unless told 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from ssl import SSLContext
+from typing import TYPE_CHECKING
 
 from talking_avatar import AvatarSession, DiffusionConfig, PortraitConfig, open_engine
 from talking_avatar_websocket._conversation import Conversation, Scene
@@ -17,6 +19,10 @@ from talking_avatar_websocket._server import AvatarServer
 from talking_avatar_websocket._transport import WebsocketTransport
 from talking_avatar_websocket._viewer import Offering
 from talking_avatar_websocket._voices import Voice, default_voice
+
+if TYPE_CHECKING:
+    from talking_avatar.cost import RateCard
+    from talking_avatar.engine.base import Engine
 
 
 async def serve(
@@ -33,7 +39,9 @@ async def serve(
     face: int | None = None,
     seed: int = 0,
     limits: Limits | None = None,
-    rates: RateRange | None = None,
+    video_rates: RateRange | None = None,
+    rates: RateCard | None = None,
+    ledger: str | Path | None = None,
     on_ready: Callable[[AvatarServer], None] | None = None,
 ) -> None:
     """Serve one character to browsers until cancelled.
@@ -51,7 +59,9 @@ async def serve(
         voice: For texts; None: espeak-ng if it is installed.
         face: Index of the face to take when the photo has several.
         seed: Of the character's own motion.
-        rates: Of video.
+        video_rates: Bits that a second of video may take.
+        rates: What the engine's devices cost, for the price that viewers see.
+        ledger: File that keeps what each session used; one photo is one session.
         on_ready: Called when viewers may come.
 
     Raises:
@@ -69,11 +79,11 @@ async def serve(
         viewer_token=viewer_token,
         ssl=ssl,
         allowed_origins=allowed_origins,
-        offering=Offering(features=features, rates=rates or RateRange()),
+        offering=Offering(features=features, rates=video_rates or RateRange()),
         limits=limits,
     )
     opened = await open_engine(engine)
-    stage = _Stage(server, opened, seed)
+    stage = _Stage(server, opened, seed, rates, ledger)
     try:
         await server.start()
         scene = await stage.begin(photo, face)
@@ -100,10 +110,19 @@ async def serve(
 class _Stage:
     """The session that is shown; another takes its place when it is ready."""
 
-    def __init__(self, server: AvatarServer, engine: object, seed: int) -> None:
+    def __init__(
+        self,
+        server: AvatarServer,
+        engine: Engine,
+        seed: int,
+        rates: RateCard | None,
+        ledger: str | Path | None,
+    ) -> None:
         self._server = server
         self._engine = engine
         self._seed = seed
+        self._rates = rates
+        self._ledger = ledger
         self._session: AvatarSession | None = None
 
     async def begin(self, photo: str | bytes, face: int | None) -> Scene:
@@ -116,13 +135,15 @@ class _Stage:
         transport = WebsocketTransport(self._server)
         session = AvatarSession(
             photo,
-            engine=self._engine,  # type: ignore[arg-type]
+            engine=self._engine,
             transport=transport,
             seed=self._seed,
             pixel_format="i420",
             face=face,
             # For a moment there are two; the one before ends at once.
             checks_capacity=before is None,
+            rates=self._rates,
+            ledger=self._ledger,
         )
         await session.start()
         self._session = session

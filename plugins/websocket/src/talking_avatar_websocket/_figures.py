@@ -7,7 +7,6 @@ later.
 from __future__ import annotations
 
 import time
-from decimal import Decimal
 
 from talking_avatar import AvatarSession, TurnLatency, TurnResult
 from talking_avatar_websocket._messages import Latency, Stats
@@ -59,16 +58,11 @@ class Figures:
             latency=None if latency is None else parts_of(latency),
             cpu_cores=round(cpu_cores, 3),
             gpu_hours=usage.gpu_hours,
-            price=_sum_of([device.price for device in usage.devices]),
+            price=None if usage.price is None else str(usage.price),
+            currency=None if usage.price is None else usage.currency,
         )
 
 
 def parts_of(latency: TurnLatency) -> Latency:
     """Give a turn's latency as viewers get it."""
     return Latency.model_validate({name: getattr(latency, name) for name in Latency.model_fields})
-
-
-def _sum_of(prices: list[Decimal | None]) -> str | None:
-    """Give the sum as text; None where any of them is unknown."""
-    known = [price for price in prices if price is not None]
-    return str(sum(known, Decimal(0))) if known and len(known) == len(prices) else None

@@ -76,13 +76,16 @@ class WebsocketTransport(Transport):
     async def send(self, frame: Frame) -> None:
         """Encode a frame for those who watch, off the event loop; a live one is not waited for.
 
+        Frames of a session go nowhere once a newer one is shown.
+
         Raises:
-            TransportClosed: The transport was closed, a newer session is shown, or an encoder
-                failed.
+            TransportClosed: The transport is not open, or an encoder failed.
         """
+        if self._showing is None or self._is_closed:
+            raise TransportClosed("the transport is not open")
         showing = self._open
         if showing is None:
-            raise TransportClosed("the transport is not open, or a newer session is shown")
+            return
         if showing.error is not None:
             _log.error("websocket_encoder_failed", error=type(showing.error).__name__)
             raise TransportClosed("an encoder failed") from showing.error

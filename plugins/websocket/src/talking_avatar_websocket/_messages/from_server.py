@@ -214,7 +214,7 @@ class Stats(ServerMessage):
         num_viewers: Clients that are in.
         cpu_cores: Cores that the server's process used in the last second; None if unknown.
         gpu_hours: That the session has held so far.
-        price: Of these, with its currency unknown to the protocol; None while no rate is known.
+        price, currency: What the session has cost so far; None while a rate is unknown.
     """
 
     type: Literal["stats"] = "stats"
@@ -239,6 +239,7 @@ class Stats(ServerMessage):
     cpu_cores: float | None = None
     gpu_hours: float = 0.0
     price: str | None = None
+    currency: str | None = None
 
 
 class Limit(ServerMessage):
