@@ -91,6 +91,8 @@ class ToneVoice:
     async def speak(self, text: str, language: str | None) -> AsyncIterator[bytes]:
         if text == "fail":
             raise VoiceFailed("no voice today")
+        if text == "crash":
+            raise ZeroDivisionError("a defect of the voice")
         try:
             for _ in text:
                 yield counted(0.1).astype("<i2").tobytes()[:3_200]
@@ -197,6 +199,11 @@ class TestSpeaking:
             await client.say_text("fail")
             error = await until(client, ErrorMessage)
             assert (error.code, error.is_fatal) == ("voice_failed", False)
+            assert error.message == "no voice today"
+            await client.say_text("crash")
+            error = await until(client, ErrorMessage)
+            assert error.code == "voice_failed"
+            assert "defect" not in error.message
             await client.say_text("x" * 1_001)
             assert (await until(client, ErrorMessage)).code == "text_too_long"
             await client.say_text("ab")

@@ -133,6 +133,7 @@ class TestSlowViewers:
             assert running.server.num_viewers == 201
             frames = await watch(healthy, 120)
             grown = process.memory_info().rss - rss_before
+            print(f"200 viewers that never read: {grown / 1e6:.1f} MB more")
             assert grown < 200 * limits.max_queue_bytes, f"{grown / 1e6:.0f} MB"
             made = frames[-1].packet.pts_us - before[-1].packet.pts_us
             assert num_missing(frames) == 0

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
 
 from talking_avatar import (
+    AudioFormatError,
     AvatarSession,
     PhotoError,
     SessionClosed,
@@ -120,12 +121,18 @@ class Conversation:
             tasks.start_soon(self._speak_texts, tasks)
             tasks.start_soon(self._report)
             async for event in self._server.events():
-                try:
+                with self._while_changing():
                     await self._do(event, tasks)
-                except SessionClosed:
-                    if not self._is_changing:
-                        raise
             tasks.cancel_scope.cancel()
+
+    @contextmanager
+    def _while_changing(self) -> Iterator[None]:
+        """Let go what was asked of a session that is just being replaced."""
+        try:
+            yield
+        except SessionClosed:
+            if not self._is_changing:
+                raise
 
     async def _do(self, event: ViewerEvent, tasks: TaskGroup) -> None:
         session = self._scene.session
@@ -155,10 +162,11 @@ class Conversation:
     async def _interrupt(self, event: InterruptAsked) -> None:
         self._texts.clear()
         self._turn = None
-        position = await self._scene.session.interrupt()
-        self._server.send(
-            Interrupted(played_s=position.seconds, source=position.source), to=event.viewer
-        )
+        with self._while_changing():
+            position = await self._scene.session.interrupt()
+            self._server.send(
+                Interrupted(played_s=position.seconds, source=position.source), to=event.viewer
+            )
         self._tell_paused(False)
 
     def _tell_paused(self, is_paused: bool) -> None:
@@ -189,6 +197,10 @@ class Conversation:
         assert turn is not None
         try:
             await turn.push(event.samples)
+        except AudioFormatError as error:
+            turn.cut()
+            self._turn = None
+            self._refuse(event.viewer, "audio_format", str(error))
         except TalkingAvatarError:
             if not turn.is_done:
                 raise
@@ -215,27 +227,23 @@ class Conversation:
                 self._text_came.clear()
                 await self._text_came.wait()
             event = self._texts.popleft()
-            try:
+            with self._while_changing():
                 await self._speak(event, tasks)
-            except VoiceFailed as error:
-                self._refuse(event.viewer, "voice_failed", str(error))
-            except SessionClosed:
-                if not self._is_changing:
-                    raise
 
     async def _speak(self, event: TextCame, tasks: TaskGroup) -> None:
-        if self._voice is None:
-            raise VoiceFailed("this server has no voice")
-        scene = self._scene
-        async with scene.session.turn(sample_rate=self._voice.sample_rate) as turn:
+        voice, scene = self._voice, self._scene
+        if voice is None:
+            self._refuse(event.viewer, "voice_failed", "this server has no voice")
+            return
+        async with scene.session.turn(sample_rate=voice.sample_rate) as turn:
             tasks.start_soon(self._announce, turn, scene)
-            self._server.send(
-                Said(request_id=event.request_id, turn_id=turn.turn_id), to=event.viewer
-            )
-            speech = self._voice.speak(event.text, event.language)
-            async with aclosing(speech) as pieces:  # type: ignore[type-var]
-                async for piece in pieces:
-                    await turn.push(piece)
+            said = Said(request_id=event.request_id, turn_id=turn.turn_id)
+            self._server.send(said, to=event.viewer)
+            try:
+                await _speak_into(turn, voice, event)
+            except VoiceFailed as error:
+                turn.cut()
+                self._refuse(event.viewer, "voice_failed", str(error))
 
     def _refuse(self, viewer: int, code: str, message: str) -> None:
         self._server.send(
@@ -264,7 +272,7 @@ class Conversation:
                 for warning in self._scene.session.avatar.warnings
             ]
             self._server.send(PhotoAccepted(warnings=warnings))
-        except PhotoError as error:
+        except TalkingAvatarError as error:
             self._server.send(rejection_of(error), to=event.viewer)
         finally:
             self._is_changing = False
@@ -281,11 +289,32 @@ class Conversation:
             scene.transport.report(scene.session, self._last)
 
 
-def rejection_of(error: PhotoError) -> PhotoRejected:
+async def _speak_into(turn: Turn, voice: Voice, event: TextCame) -> None:
+    """Push a text's speech.
+
+    Raises:
+        VoiceFailed: The voice failed, in whatever way; its own words are kept from viewers.
+    """
+    speech = voice.speak(event.text, event.language)
+    try:
+        async with aclosing(speech) as pieces:  # type: ignore[type-var]
+            async for piece in pieces:
+                await turn.push(piece)
+    except VoiceFailed:
+        raise
+    except Exception as error:
+        if turn.is_done or isinstance(error, SessionClosed):
+            raise  # interrupted, or over
+        _log.warning("websocket_voice_failed", error=type(error).__name__)
+        raise VoiceFailed("the voice has failed: try again") from error
+
+
+def rejection_of(error: TalkingAvatarError) -> PhotoRejected:
     """Give what viewers are told of a photo that cannot become a character."""
     boxes = error.boxes if isinstance(error, SeveralFaces) else ()
+    unknown = "unreadable_image" if isinstance(error, PhotoError) else "not_accepted"
     return PhotoRejected(
-        code=_PHOTO_CODES.get(type(error).__name__, "unreadable_image"),
+        code=_PHOTO_CODES.get(type(error).__name__, unknown),
         message=str(error),
         faces=[
             FaceFound(

@@ -25,7 +25,13 @@ class Figures:
         self._num_frames = 0
 
     def stats(
-        self, session: AvatarSession, stream: int, last: TurnResult | None, now: float
+        self,
+        session: AvatarSession,
+        stream: int,
+        last: TurnResult | None,
+        now: float,
+        *,
+        transport_s: float | None,
     ) -> Stats:
         """Give the figures since the last call.
 
@@ -34,6 +40,7 @@ class Figures:
             stream: Number of its stream.
             last: What became of its last turn; None before.
             now: The time.
+            transport_s: From a frame's hand-out to its being shown; None while unknown.
         """
         stats, usage = session.stats(), session.usage()
         cpu_s = time.process_time()
@@ -55,7 +62,7 @@ class Figures:
             lateness_p50_ms=round(stats.lateness_p50_ms, 3),
             lateness_p99_ms=round(stats.lateness_p99_ms, 3),
             first_frame_ms=None if first_frame_s is None else round(first_frame_s * 1e3, 1),
-            latency=None if latency is None else parts_of(latency),
+            latency=None if latency is None else parts_of(latency, transport_s),
             cpu_cores=round(cpu_cores, 3),
             gpu_hours=usage.gpu_hours,
             price=None if usage.price is None else str(usage.price),
@@ -63,6 +70,14 @@ class Figures:
         )
 
 
-def parts_of(latency: TurnLatency) -> Latency:
-    """Give a turn's latency as viewers get it."""
-    return Latency.model_validate({name: getattr(latency, name) for name in Latency.model_fields})
+def parts_of(latency: TurnLatency, transport_s: float | None) -> Latency:
+    """Give a turn's latency as viewers get it.
+
+    Args:
+        latency: As the session measured it.
+        transport_s: What it cannot know: from a frame's hand-out to its being shown.
+    """
+    parts = {name: getattr(latency, name) for name in Latency.model_fields}
+    if latency.transport_s is None:
+        parts["transport_s"] = transport_s
+    return Latency.model_validate(parts)

@@ -14,7 +14,7 @@ import logging
 from collections import OrderedDict
 from ssl import SSLContext
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import structlog
@@ -193,6 +193,10 @@ class AvatarServer:
 
     async def _listen(self) -> Server:
         limits = self._limits
+        # The library's deadline begins after the handshake of TLS, which has one of its own.
+        tls: dict[str, Any] = (
+            {} if self._ssl is None else {"ssl_handshake_timeout": limits.open_timeout_s}
+        )
         return await serve(
             self._serve_connection,
             self._host,
@@ -210,6 +214,7 @@ class AvatarServer:
             server_header=None,
             logger=_silent,
             create_connection=_limited_connection(limits.max_connections),
+            **tls,
         )
 
     async def _watch(self) -> None:

@@ -122,7 +122,7 @@ class WebsocketTransport(Transport):
                 source=result.source,
                 interrupted=result.interrupted,
                 stalls=result.stalls,
-                latency=None if latency is None else parts_of(latency),
+                latency=None if latency is None else parts_of(latency, self._transport_s),
             )
         )
 
@@ -137,7 +137,17 @@ class WebsocketTransport(Transport):
             return
         assert self._figures is not None
         now = asyncio.get_running_loop().time()
-        self._open.send_stats(self._figures.stats(session, self._open.number, last, now))
+        stats = self._figures.stats(
+            session, self._open.number, last, now, transport_s=self._transport_s
+        )
+        self._open.send_stats(stats)
+
+    @property
+    def _transport_s(self) -> float | None:
+        """From a frame's hand-out to its being shown, as the speaker measured it of late."""
+        speaker = self.server.audience.speaker
+        latency_ms = None if speaker is None else speaker.feedback.latency_ms
+        return None if latency_ms is None else latency_ms / 1e3
 
     @property
     def _open(self) -> Showing | None:
