@@ -123,7 +123,7 @@ class TestSlowViewers:
         limits = Limits(max_viewers=256, stuck_s=5.0, max_queue_bytes=64 * 1024)
         process = psutil.Process()
         async with stage(limits=limits) as running, connect(running.url) as healthy:
-            before = await watch(healthy, 24)
+            await watch(healthy, 24)
             gc.collect()
             rss_before = process.memory_info().rss
             writers = []
@@ -131,13 +131,14 @@ class TestSlowViewers:
                 _, writer = await never_reading(running.url)
                 writers.append(writer)
             assert running.server.num_viewers == 201
-            frames = await watch(healthy, 120)
+            await watch(healthy, 48)
+            filled = process.memory_info().rss - rss_before
+            frames = await watch(healthy, 72)
             grown = process.memory_info().rss - rss_before
-            print(f"200 viewers that never read: {grown / 1e6:.1f} MB more")
-            assert grown < 200 * limits.max_queue_bytes, f"{grown / 1e6:.0f} MB"
-            made = frames[-1].packet.pts_us - before[-1].packet.pts_us
+            # What may wait, and 96 KiB for both ends of a socket and the library's buffer.
+            assert grown < 200 * (limits.max_queue_bytes + 96 * 1024), f"{grown / 1e6:.1f} MB"
+            assert grown - filled < 10e6, f"{filled / 1e6:.1f}, then {grown / 1e6:.1f} MB"
             assert num_missing(frames) == 0
-            assert made > 0
             async with asyncio.timeout(60):
                 while running.server.num_viewers > 1:
                     await watch(healthy, 12)
