@@ -74,6 +74,7 @@ def demo(
     with errors_in_one_line():
         output.parent.mkdir(parents=True, exist_ok=True)
     render(portrait_path(), speech_path(), output, size=size, seed=seed, report=report)
+    typer.echo("live     talking-avatar serve shows it in a browser, where it speaks what you type")
 
 
 def engine_config(
