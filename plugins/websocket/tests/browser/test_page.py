@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -28,7 +29,7 @@ async def test_picture_moves_before_sound_is_allowed(visit):
     await page.is_open()
     frames = await page.frames(2.0)
     assert len(frames) > 24
-    steps = [round((b["ptsUs"] - a["ptsUs"]) * 24 / 1e6) for a, b in zip(frames, frames[1:])]
+    steps = [round((b["ptsUs"] - a["ptsUs"]) * 24 / 1e6) for a, b in pairwise(frames)]
     assert min(steps) >= 1  # never back
     assert await page.avatar("avatar.isAudible") is False
     assert await page.page.is_visible("#unmute")
@@ -54,7 +55,8 @@ async def test_text_is_seen_and_heard_together(visit):
             const samples = [];
             for (let i = 0; i < 120; i += 1) {
                 await new Promise(requestAnimationFrame);
-                const [, green] = context.getImageData(canvas.width / 2 + 3, canvas.height / 2 + 3, 1, 1).data;
+                const at = [canvas.width / 2 + 3, canvas.height / 2 + 3, 1, 1];
+                const [, green] = context.getImageData(...at).data;
                 samples.push([loudness() > 0.05, green > 120]);
             }
             return samples;

@@ -1,4 +1,4 @@
-"""Photos on the page: one that becomes the character, ones that cannot, and one of several faces."""
+"""Photos on the page: one that becomes the character, some that cannot, one of several faces."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ async def test_photos(visit, portrait, bundled_portrait):
     async def offer(photo):
         await page.page.set_input_files("#file", photo)
         await page.until(
-            "['accepted', 'rejected', 'choose'].includes(document.querySelector('#drop').dataset.result)"
+            "['accepted', 'rejected', 'choose']"
+            ".includes(document.querySelector('#drop').dataset.result)"
         )
         return await page.page.inner_text("#photo-note")
 
@@ -73,8 +74,10 @@ async def test_photos(visit, portrait, bundled_portrait):
             await new Promise((go) => setTimeout(go, 700));
             const after = context.getImageData(...size).data;
             let changed = 0;
-            for (let i = 1; i < before.length; i += 4) changed += Math.abs(before[i] - after[i]) > 8;
-            return { changed, size: size.slice(2), mean: after.reduce((a, b) => a + b) / after.length };
+            for (let i = 1; i < before.length; i += 4)
+                changed += Math.abs(before[i] - after[i]) > 8;
+            const mean = after.reduce((a, b) => a + b) / after.length;
+            return { changed, size: size.slice(2), mean };
         }"""
     )
     assert picture["size"] == [704, 1088]

@@ -40,7 +40,7 @@ avatar.addEventListener("welcome", (/** @type {any} */ { detail }) => {
 });
 
 avatar.addEventListener("stream", () => {
-  uncover();
+  avatar.addEventListener("shown", uncover, { once: true });
   showMissing();
   showControls();
 });
@@ -106,13 +106,11 @@ function cover(title, text, { canRetry = false, asksToken = false } = {}) {
 
 function uncover() {
   find("cover").hidden = true;
+  find("frame").classList.remove("empty");
   showSound();
 }
 
 find("retry").onclick = () => avatar.retryNow();
-
-// What an empty canvas looks like is nobody's business.
-avatar.addEventListener("shown", () => find("frame").classList.remove("empty"), { once: true });
 
 // -- token: in the fragment or the field, never in a query that servers log
 

@@ -73,7 +73,7 @@ export class Connection {
     if (this.#socket?.readyState === WebSocket.OPEN) this.#socket.send(JSON.stringify(message));
   }
 
-  /** @param {Uint8Array} bytes */
+  /** @param {Uint8Array<ArrayBuffer>} bytes */
   sendBytes(bytes) {
     if (this.#socket?.readyState === WebSocket.OPEN) this.#socket.send(bytes);
   }

@@ -21,7 +21,7 @@ const UPLOAD_HEADER_BYTES = 8;
  * @property {number} turnId 0 between turns.
  * @property {number} sentUs The server's clock when the frame came out of the session.
  * @property {number} stream
- * @property {Uint8Array} payload A view into the message.
+ * @property {Uint8Array<ArrayBuffer>} payload A view into the message.
  */
 
 /**
@@ -56,7 +56,7 @@ export function readPacket(buffer) {
  * @param {number} codec
  * @param {number} sequence
  * @param {Uint8Array} payload
- * @returns {Uint8Array}
+ * @returns {Uint8Array<ArrayBuffer>}
  */
 export function uploadPacket(kind, codec, sequence, payload) {
   const message = new Uint8Array(UPLOAD_HEADER_BYTES + payload.length);

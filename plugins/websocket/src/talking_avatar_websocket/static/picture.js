@@ -7,8 +7,11 @@
 
 import { Codec } from "./packets.js";
 
-/** A frame is shown by the refresh nearest to its time: half of one at 60 Hz. */
-const HALF_REFRESH_MS = 8;
+/**
+ * A frame is drawn by the refresh nearest to its time, and what is drawn is seen by the next one:
+ * half a refresh at 60 Hz for each. Light against sound, measured from outside: within 5 ms.
+ */
+const AHEAD_MS = 16;
 /** Decoders lend few frames at a time. */
 const MAX_WAITING = 8;
 /** More waiting for the decoder than this never catches up by itself. */
@@ -178,7 +181,7 @@ export class Picture {
     const nowMs = performance.now();
     const clockUs = this.owner.clock(nowMs);
     // Before there is a clock, the first picture is shown at once.
-    const dueUs = clockUs === null ? Infinity : clockUs + HALF_REFRESH_MS * 1000;
+    const dueUs = clockUs === null ? Infinity : clockUs + AHEAD_MS * 1000;
     while (this.#waiting.length > 1 && this.#waiting[1].ptsUs <= dueUs) this.#dropFirst();
     if (this.#waiting.length === 0 || this.#waiting[0].ptsUs > dueUs) return;
     const { image, ...frame } = /** @type {Waiting} */ (this.#waiting.shift());

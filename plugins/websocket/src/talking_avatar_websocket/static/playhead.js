@@ -11,6 +11,21 @@
 const MAX_BACKLOG_S = 0.6;
 
 export class Playhead {
+  /** The next sample to play. */
+  position = 0;
+  /** One past the last sample that has come. */
+  end = 0;
+  isPlaying = false;
+  hasBegun = false;
+  /** Times that playing had to wait. */
+  numWaits = 0;
+  /** What was still to be played when each burst came; < 0: it was waited for. */
+  /** @type {number[]} */ slacks = [];
+  sincePush = 0;
+  waited = 0;
+  /** Samples still to wait (> 0) or to leave out (< 0), when it is quiet. */
+  pendingShift = 0;
+
   /**
    * @param {number} rate Samples a second.
    * @param {number} burstS Seconds of sound that come at once: a frame's.
@@ -20,25 +35,6 @@ export class Playhead {
     this.burst = Math.round(rate * burstS);
     /** Samples that shall still be there when the next burst comes. */
     this.margin = Math.round(rate * 0.012);
-    this.reset();
-  }
-
-  /** Forget everything: a new timeline. */
-  reset() {
-    /** @type {number} The next sample to play. */
-    this.position = 0;
-    /** @type {number} One past the last sample that has come. */
-    this.end = 0;
-    this.isPlaying = false;
-    this.hasBegun = false;
-    /** @type {number} Times that playing had to wait. */
-    this.numWaits = 0;
-    /** @type {number[]} What was still to be played when each burst came; < 0: it was waited for. */
-    this.slacks = [];
-    this.sincePush = 0;
-    this.waited = 0;
-    /** @type {number} Samples still to wait (> 0) or to leave out (< 0), when it is quiet. */
-    this.pendingShift = 0;
   }
 
   /**
@@ -104,6 +100,7 @@ export class Playhead {
   }
 
   // The burst that is there lasts until the next one and `margin` longer: what it lacks, it waits.
+  /** @param {number} count */
   #mayBegin(count) {
     const depth = this.end - this.position;
     this.isPlaying = depth >= count && depth + this.sincePush >= this.burst + this.margin;

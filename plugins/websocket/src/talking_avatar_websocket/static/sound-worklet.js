@@ -19,6 +19,7 @@ class Player extends AudioWorkletProcessor {
     super();
     const { burstS } = options.processorOptions;
     this.ring = new Float32Array(Math.ceil(RING_S * sampleRate));
+    this.burstS = burstS;
     this.head = new Playhead(sampleRate, burstS);
     this.wasPlaying = false;
     this.silentUntil = -Infinity;
@@ -38,7 +39,7 @@ class Player extends AudioWorkletProcessor {
       this.head.margin = message.margin;
       this.head.pendingShift = message.shift;
     } else if (message.reset) {
-      this.head.reset();
+      this.head = new Playhead(sampleRate, this.burstS);
       this.ring.fill(0);
       this.silentUntil = -Infinity;
       this.wasPlaying = false;

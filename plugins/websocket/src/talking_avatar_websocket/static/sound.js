@@ -285,10 +285,9 @@ export class Sound {
   /** @param {number} nowMs */
   #contextFrameAt(nowMs) {
     const context = /** @type {AudioContext} */ (this.#context);
-    const stamp = context.getOutputTimestamp?.();
-    const isStamped = stamp && stamp.performanceTime > 0;
-    const offsetMs = isStamped
-      ? stamp.contextTime * 1000 - stamp.performanceTime
+    const { contextTime = 0, performanceTime = 0 } = context.getOutputTimestamp?.() ?? {};
+    const offsetMs = performanceTime > 0
+      ? contextTime * 1000 - performanceTime
       : context.currentTime * 1000 - this.outputLatencyMs - nowMs;
     if (this.#offsetMs === null || Math.abs(offsetMs - this.#offsetMs) > 50) this.#offsetMs = offsetMs;
     else this.#offsetMs += 0.02 * (offsetMs - this.#offsetMs);
