@@ -10,7 +10,8 @@ import asyncio
 import os
 import shutil
 import socket
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,15 +22,23 @@ import pytest
 
 pytest.importorskip("livekit.agents", reason="livekit-agents is not installed")
 
-from livekit import api, rtc
 from livekit.agents import Agent, AgentSession
+from livekit.agents.metrics.base import AvatarMetrics
 from livekit.agents.voice.io import PlaybackFinishedEvent
-from livekit.plugins import talking_avatar
-from livekit.plugins.talking_avatar.testing import ScriptedLLM, ScriptedSTT, ToneTTS
 
+from livekit import api, rtc
+from livekit.plugins import talking_avatar
+from livekit.plugins.talking_avatar._character import Character
+from livekit.plugins.talking_avatar._playout import Handing, PlayoutClock
+from livekit.plugins.talking_avatar._speaker import Speaker
+from livekit.plugins.talking_avatar.testing import ScriptedLLM, ScriptedSTT, ToneTTS
+from talking_avatar import Frame
 from talking_avatar.testing import FakeEngine
 
 REPLY = "one two three four five six"
+REPLY_S = 2.1
+POSITION_S = 0.05
+"""How exact a position is: the bar that speech which was cut is remembered by."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +123,9 @@ class User:
 
     def _take(self, track: Any, publication: Any, participant: Any) -> None:
         is_video = track.kind == rtc.TrackKind.KIND_VIDEO
-        self.tasks.append(asyncio.create_task(self._watch(track) if is_video else self._hear(track)))
+        self.tasks.append(
+            asyncio.create_task(self._watch(track) if is_video else self._hear(track))
+        )
 
     def _take_text(self, reader: Any, identity: str) -> None:
         self.tasks.append(asyncio.create_task(self._read(reader)))
@@ -149,6 +160,41 @@ class User:
 
 
 @dataclass
+class Sounding:
+    """How long the last segment sounded, by the clock on the wall where its sound leaves.
+
+    A busy machine may run the queue dry in between: such gaps are no speech.
+    """
+
+    began: float = 0.0
+    gaps_s: float = 0.0
+    last_s: float = 0.0
+
+    def spy(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        note_heard, clear = Speaker.note_heard, Character.clear
+        hand_over = PlayoutClock.hand_over
+
+        def noting(speaker: Speaker, turn_id: int) -> None:
+            self.began, self.gaps_s = time.monotonic(), 0.0
+            note_heard(speaker, turn_id)
+
+        def clearing(character: Character) -> None:
+            if character.speaker.num_open:
+                self.last_s = time.monotonic() - self.began - self.gaps_s
+            clear(character)
+
+        def handing(clock: PlayoutClock, frame: Frame, now: float) -> Handing:
+            dry_at = now + clock.depth_s(now) if clock.depth_s(now) else clock._dry_at
+            handing = hand_over(clock, frame, now)
+            self.gaps_s += max(0.0, handing.heard_at - dry_at)
+            return handing
+
+        monkeypatch.setattr(Speaker, "note_heard", noting)
+        monkeypatch.setattr(Character, "clear", clearing)
+        monkeypatch.setattr(PlayoutClock, "hand_over", handing)
+
+
+@dataclass
 class Stage:
     """An agent with its avatar in a room."""
 
@@ -158,7 +204,7 @@ class Stage:
     session: AgentSession[None]
     stt: ScriptedSTT
     exits: AsyncExitStack
-    tolerance_s: float = 0.05
+    sounding: Sounding = field(default_factory=Sounding)
     finished: list[PlaybackFinishedEvent] = field(default_factory=list)
     metrics: list[Any] = field(default_factory=list)
     avatar: talking_avatar.AvatarSession | None = None
@@ -194,11 +240,8 @@ class Stage:
         ]
 
 
-MakeStage = Callable[[], "asyncio.Future[Stage]"]
-
-
 @pytest.fixture
-async def stage(server: Any) -> AsyncIterator[Stage]:
+async def stage(server: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     async with AsyncExitStack() as exits:
         name, room, stt = f"room-{uuid4().hex[:8]}", rtc.Room(), ScriptedSTT()
         token = server.token("agent", room=name, is_agent=True)
@@ -215,9 +258,59 @@ async def stage(server: Any) -> AsyncIterator[Stage]:
             },
         )
         exits.push_async_callback(session.aclose)
-        yield Stage(server, name, room, session, stt, exits)
+        stage = Stage(server, name, room, session, stt, exits)
+        stage.sounding.spy(monkeypatch)
+        yield stage
 
 
 @pytest.fixture
 def engine() -> FakeEngine:
     return FakeEngine(width=64, height=96)
+
+
+async def have_turns(stage: Stage, num_turns: int) -> None:
+    """Have turns of which every other is cut, after 0.5 s and more; check each as it ends."""
+    output = stage.session.output.audio
+    for turn in range(num_turns):
+        started = asyncio.Event()
+        output.once("playback_started", lambda event, started=started: started.set())
+        handle = stage.session.generate_reply(user_input=f"question {turn}")
+        await asyncio.wait_for(started.wait(), 5)
+        if turn % 2:
+            await asyncio.sleep(0.4 + 0.1 * turn)
+            await asyncio.wait_for(stage.session.interrupt(), 5)
+        await asyncio.wait_for(handle, 10)
+        event = stage.finished[-1]
+        assert len(stage.finished) == turn + 1
+        assert event.interrupted == bool(turn % 2)
+        if turn % 2:
+            assert event.playback_position == pytest.approx(stage.sounding.last_s, abs=POSITION_S)
+            assert 0 < len(event.synchronized_transcript.split()) < 6
+            assert REPLY.startswith(event.synchronized_transcript.strip())
+        else:
+            assert event.playback_position == pytest.approx(REPLY_S, abs=0.05)
+            assert event.synchronized_transcript.strip() == REPLY
+
+
+def check_turns(metrics: list[Any], *, num_turns: int) -> None:
+    """Check what ``metrics_collected`` told of a conversation."""
+    turns = [metric for metric in metrics if isinstance(metric, talking_avatar.TurnMetrics)]
+    assert [turn.turn_id for turn in turns] == list(range(1, num_turns + 1))
+    assert [turn.interrupted for turn in turns] == [False, True] * (num_turns // 2)
+    assert all(turn.skew_s == 0 for turn in turns)
+    assert all(turn.generate_s is not None and turn.generate_s > 0 for turn in turns)
+    assert all(turn.transport_s is not None for turn in turns)
+    assert turns[-1].held_s > turns[0].held_s > 0
+    theirs = [metric for metric in metrics if type(metric) is AvatarMetrics]
+    assert any(metric.avatar_joined_time for metric in theirs)
+    assert sum(metric.playback_latency > 0 for metric in theirs) == num_turns
+
+
+@pytest.fixture
+def converse() -> Any:
+    return have_turns
+
+
+@pytest.fixture
+def check_metrics() -> Any:
+    return check_turns

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
-from livekit.plugins.talking_avatar._playout import LEAD_S, MOST_LEAD_S, PlayoutClock
 
+from livekit.plugins.talking_avatar._playout import LEAD_S, MOST_LEAD_S, PlayoutClock
 from talking_avatar import Frame
 
 FRAME_S = 1_000 / 24_000

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from livekit import rtc
 from livekit.agents.voice.io import AudioOutput, PlaybackFinishedEvent
+
+from livekit import rtc
 from livekit.plugins.talking_avatar._character import Looks
 from livekit.plugins.talking_avatar._local import LocalHost
-
 from talking_avatar.errors import EngineFailed
 from talking_avatar.testing import FakeEngine
 
@@ -56,7 +56,7 @@ class Booth:
         self.host = LocalHost(
             rtc.Room(),
             Looks(photo="any", engine=engine),
-            on_result=lambda result: None,
+            on_turn=lambda metrics: None,
             on_error=lambda error, is_final: self.errors.append((error, is_final)),
         )
         self.ear = Ear(self.host.sink)

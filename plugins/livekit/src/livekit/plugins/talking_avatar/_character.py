@@ -15,7 +15,6 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 
 from livekit import rtc
-
 from talking_avatar import AvatarSession, EngineConfig, TurnResult
 from talking_avatar.cost import Usage
 from talking_avatar.engine.base import Engine, Photo
@@ -160,7 +159,7 @@ class Character:
                 try:
                     await self._live(started)
                 except Exception as error:
-                    failure = _first_of(error)
+                    failure = first_of(error)
                     if not started.done():
                         started.set_exception(failure)
                         return
@@ -204,7 +203,7 @@ class Character:
         self._events.on_error(error, is_final)
 
 
-def _first_of(error: Exception) -> Exception:
+def first_of(error: Exception) -> Exception:
     """Give what failed first."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]

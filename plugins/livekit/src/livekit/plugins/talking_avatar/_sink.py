@@ -11,8 +11,9 @@ import asyncio
 import time
 from collections.abc import Coroutine
 
-from livekit import rtc
 from livekit.agents.voice.io import AudioOutput, AudioOutputCapabilities
+
+from livekit import rtc
 
 from ._character import Character
 

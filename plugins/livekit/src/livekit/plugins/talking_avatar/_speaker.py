@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from livekit import rtc
-
 from talking_avatar import AvatarSession, Turn, TurnResult
 from talking_avatar.errors import TurnClosed
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 
 from livekit import rtc
-
 from talking_avatar import Frame, MediaInfo, Position, Transport
 
 from ._playout import PlayoutClock

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from decimal import Decimal
 
 from talking_avatar.cost import DeviceUsage, Usage
 
 
-def sum_of(usages: Iterable[Usage]) -> Usage:
-    """Add up, kind by kind. A price is known only where all parts of it are."""
-    kinds: dict[str, DeviceUsage] = {}
+def sum_of(usages: Sequence[Usage]) -> Usage:
+    """Add up, kind by kind. A price or an energy is known only where all parts of it are."""
+    if len(usages) == 1:
+        return usages[0]
+    kinds: dict[str, list[DeviceUsage]] = {}
     for usage in usages:
         for device in usage.devices:
-            before = kinds.get(device.kind)
-            kinds[device.kind] = device if before is None else _add(before, device)
-    return Usage(tuple(kinds.values()))
+            kinds.setdefault(device.kind, []).append(device)
+    return Usage(
+        devices=tuple(_sum_of_kind(devices) for devices in kinds.values()),
+        wall_s=sum(usage.wall_s for usage in usages),
+        warm_up_s=sum(usage.warm_up_s for usage in usages),
+        warm_up_gpu_hours=sum(usage.warm_up_gpu_hours for usage in usages),
+        speaking_s=sum(usage.speaking_s for usage in usages),
+        currency=usages[-1].currency if usages else Usage().currency,
+    )
 
 
-def price_of(usage: Usage) -> Decimal | None:
-    """Give the price of all GPUs; None where one of their rates is unknown, or there is no GPU."""
-    prices = [device.price for device in usage.devices if device.kind != "cpu"]
-    known = [price for price in prices if price is not None]
-    return sum(known, Decimal(0)) if known and len(known) == len(prices) else None
-
-
-def _add(one: DeviceUsage, other: DeviceUsage) -> DeviceUsage:
-    has_price = one.price is not None and other.price is not None
+def _sum_of_kind(devices: list[DeviceUsage]) -> DeviceUsage:
+    prices = [device.price for device in devices if device.price is not None]
+    energies = [device.energy_wh for device in devices if device.energy_wh is not None]
     return DeviceUsage(
-        kind=one.kind,
-        num_devices=max(one.num_devices, other.num_devices),
-        held_s=one.held_s + other.held_s,
-        active_s=one.active_s + other.active_s,
-        gpu_hours=one.gpu_hours + other.gpu_hours,
-        price=one.price + other.price if has_price else None,
+        kind=devices[0].kind,
+        num_devices=max(device.num_devices for device in devices),
+        held_s=sum(device.held_s for device in devices),
+        active_s=sum(device.active_s for device in devices),
+        gpu_hours=sum(device.gpu_hours for device in devices),
+        price=sum(prices, Decimal(0)) if len(prices) == len(devices) else None,
+        decode_held_s=sum(device.decode_held_s for device in devices),
+        decode_active_s=sum(device.decode_active_s for device in devices),
+        core_hours=sum(device.core_hours for device in devices),
+        energy_wh=sum(energies) if len(energies) == len(devices) else None,
     )

@@ -10,12 +10,10 @@ agent says is said by the character. Renders in this process, or asks a worker f
 
 from __future__ import annotations
 
-import time
+import os
 from typing import Any, Literal
 
-from livekit import rtc
 from livekit.agents import AgentSession
-from livekit.agents.metrics.base import Metadata
 from livekit.agents.types import (
     DEFAULT_API_CONNECT_OPTIONS,
     NOT_GIVEN,
@@ -26,22 +24,23 @@ from livekit.agents.utils import is_given
 from livekit.agents.voice.avatar import AvatarSession as BaseAvatarSession
 from livekit.agents.voice.io import AudioOutput
 
+from livekit import rtc
 from talking_avatar import AvatarSession as CoreSession
-from talking_avatar import EngineConfig, TurnResult
+from talking_avatar import EngineConfig
 from talking_avatar.cost import Usage
 from talking_avatar.engine.base import Engine, Photo
 from talking_avatar.errors import SessionError
 from talking_avatar.stats import SessionStats
 
-from ._local import LocalHost
 from ._character import Looks
-from ._usage import price_of
-from .metrics import TurnMetrics
+from ._local import LocalHost
+from ._remote import Credentials, RemoteHost, Worker
+from .metrics import PROVIDER, TurnMetrics
 
 DEFAULT_IDENTITY = "talking-avatar-agent"
 """Of a worker's participant. In the agent's process the avatar is the agent."""
 
-AvatarEvent = Literal["error"]
+AvatarEvent = Literal["error", "ended"]
 
 
 class AvatarSession(BaseAvatarSession[AvatarEvent]):
@@ -49,7 +48,8 @@ class AvatarSession(BaseAvatarSession[AvatarEvent]):
 
     Events: ``metrics_collected`` with LiveKit's `AvatarMetrics` and, for each turn, `TurnMetrics`;
     ``error`` with ``(exception, is_final)`` when the engine failed: what was being said is finished
-    as interrupted, and unless ``is_final`` the avatar starts again by itself.
+    as interrupted, and unless ``is_final`` the avatar starts again by itself; ``ended`` with the
+    reason, when a worker ended the session: ``"max_duration"``, ``"room_disconnected"``...
 
     Args:
         photo: Path, bytes of an image file, or RGB array.
@@ -94,7 +94,7 @@ class AvatarSession(BaseAvatarSession[AvatarEvent]):
             avatar_participant_name if is_given(avatar_participant_name) else self._identity
         )
         self._conn_options = conn_options
-        self._host: LocalHost | None = None
+        self._host: LocalHost | RemoteHost | None = None
         self._replaced: AudioOutput | None = None
 
     @property
@@ -106,7 +106,7 @@ class AvatarSession(BaseAvatarSession[AvatarEvent]):
 
     @property
     def provider(self) -> str:
-        return "talking-avatar"
+        return PROVIDER
 
     # -- lifecycle
 
@@ -138,18 +138,52 @@ class AvatarSession(BaseAvatarSession[AvatarEvent]):
         """
         if self._host is not None:
             raise SessionError("this avatar was started before: make a new one")
+        credentials = self._credentials(livekit_url, livekit_api_key, livekit_api_secret)
         self._host = self._make_host(room)
         await super().start(agent_session, room)
         self._replaced = _tail_of(agent_session)
         agent_session.output.replace_audio_tail(self._host.sink)
         try:
-            await self._host.start()
+            await self._host.start(credentials)
         except BaseException:
             await self._undo(agent_session)
             raise
 
-    def _make_host(self, room: rtc.Room) -> LocalHost:
-        return LocalHost(room, self._looks, on_result=self._note_result, on_error=self._note_error)
+    def _make_host(self, room: rtc.Room) -> LocalHost | RemoteHost:
+        if self._worker_url is None:
+            return LocalHost(room, self._looks, on_turn=self._note_turn, on_error=self._note_error)
+        return RemoteHost(
+            room,
+            self._looks,
+            Worker(self._worker_url, self._worker_token, self._conn_options),
+            identity=self._identity,
+            name=self._name,
+            on_turn=self._note_turn,
+            on_error=self._note_error,
+            on_ended=self._note_ended,
+        )
+
+    def _credentials(
+        self,
+        url: NotGivenOr[str],
+        api_key: NotGivenOr[str],
+        api_secret: NotGivenOr[str],
+    ) -> Credentials | None:
+        """Give what a worker's token is made with; None where nobody needs one."""
+        if self._worker_url is None:
+            return None
+        found = {
+            "LIVEKIT_URL": url,
+            "LIVEKIT_API_KEY": api_key,
+            "LIVEKIT_API_SECRET": api_secret,
+        }
+        values = [value or os.environ.get(name, "") for name, value in found.items()]
+        if missing := [name for name, value in zip(found, values, strict=True) if not value]:
+            raise ValueError(
+                f"a worker needs a token of the room: set {', '.join(missing)}, or pass "
+                "livekit_url=..., livekit_api_key=..., livekit_api_secret=... to start()"
+            )
+        return Credentials(*values)
 
     async def _undo(self, agent_session: AgentSession[Any]) -> None:
         """Give the agent its own voice back."""
@@ -187,7 +221,7 @@ class AvatarSession(BaseAvatarSession[AvatarEvent]):
 
         None while there is none, and for an avatar that a worker shows.
         """
-        return None if self._host is None else self._host.character.session
+        return self._host.character.session if isinstance(self._host, LocalHost) else None
 
     def usage(self) -> Usage:
         """Give what the avatar used so far; also after `aclose`."""
@@ -203,37 +237,15 @@ class AvatarSession(BaseAvatarSession[AvatarEvent]):
 
     # -- events
 
-    def _note_result(self, result: TurnResult) -> None:
+    def _note_turn(self, metrics: TurnMetrics) -> None:
         if self._agent_session is not None:
-            self._emit_metrics(self._metrics_of(result))
+            self._emit_metrics(metrics)
 
     def _note_error(self, error: Exception, is_final: bool) -> None:
         self.emit("error", error, is_final)
 
-    def _metrics_of(self, result: TurnResult) -> TurnMetrics:
-        stats, usage, latency = self.stats(), self.usage(), result.latency
-        return TurnMetrics(
-            timestamp=time.time(),
-            metadata=Metadata(model_provider=self.provider),
-            turn_id=result.turn_id,
-            played_s=result.played_s,
-            interrupted=result.interrupted,
-            conditioning_s=latency and latency.conditioning_s,
-            generate_s=latency and latency.generate_s,
-            decode_s=latency and latency.decode_s,
-            hand_out_s=latency and latency.hand_out_s,
-            transport_s=latency and latency.transport_s,
-            playback_latency=latency.total_s if latency else 0.0,
-            num_stalls=result.stalls,
-            stalled_s=result.stalled_s,
-            skew_s=stats.skew_s,
-            missed_chunks=stats.missed_chunks.total,
-            late_frames=stats.late_frames.total,
-            held_s=sum(device.held_s for device in usage.devices),
-            active_s=sum(device.active_s for device in usage.devices),
-            gpu_hours=usage.gpu_hours,
-            price=price_of(usage),
-        )
+    def _note_ended(self, reason: str) -> None:
+        self.emit("ended", reason)
 
 
 def _tail_of(agent_session: AgentSession[Any]) -> AudioOutput | None:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from decimal import Decimal
 
-from livekit.agents.metrics.base import AvatarMetrics
+from livekit.agents.metrics.base import AvatarMetrics, Metadata
+
+from talking_avatar import TurnResult
+from talking_avatar.cost import Usage
+from talking_avatar.stats import SessionStats
+
+PROVIDER = "talking-avatar"
 
 
 class TurnMetrics(AvatarMetrics):
@@ -47,3 +54,30 @@ class TurnMetrics(AvatarMetrics):
     active_s: float = 0.0
     gpu_hours: float = 0.0
     price: Decimal | None = None
+
+
+def metrics_of(result: TurnResult, stats: SessionStats, usage: Usage) -> TurnMetrics:
+    """Give the metrics of a turn that is over."""
+    latency = result.latency
+    return TurnMetrics(
+        timestamp=time.time(),
+        metadata=Metadata(model_provider=PROVIDER),
+        turn_id=result.turn_id,
+        played_s=result.played_s,
+        interrupted=result.interrupted,
+        playback_latency=latency.total_s if latency else 0.0,
+        conditioning_s=latency and latency.conditioning_s,
+        generate_s=latency and latency.generate_s,
+        decode_s=latency and latency.decode_s,
+        hand_out_s=latency and latency.hand_out_s,
+        transport_s=latency and latency.transport_s,
+        num_stalls=result.stalls,
+        stalled_s=result.stalled_s,
+        skew_s=stats.skew_s,
+        missed_chunks=stats.missed_chunks.total,
+        late_frames=stats.late_frames.total,
+        held_s=sum(device.held_s for device in usage.devices),
+        active_s=sum(device.active_s for device in usage.devices),
+        gpu_hours=usage.gpu_hours,
+        price=usage.price,
+    )

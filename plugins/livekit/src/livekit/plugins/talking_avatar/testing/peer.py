@@ -51,9 +51,7 @@ class Peer:
         self._answered: asyncio.Future[None] | None = None
         self._channels: dict[str, RTCDataChannel] = {
             "_reliable": self._subscriber.createDataChannel("_reliable"),
-            "_lossy": self._subscriber.createDataChannel(
-                "_lossy", ordered=False, maxRetransmits=0
-            ),
+            "_lossy": self._subscriber.createDataChannel("_lossy", ordered=False, maxRetransmits=0),
         }
         self._publisher.on("datachannel", self._listen_to)
 

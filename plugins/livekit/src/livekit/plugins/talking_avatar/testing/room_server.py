@@ -19,9 +19,10 @@ from contextlib import suppress
 from types import TracebackType
 
 from aiohttp import WSMsgType, web
-from livekit import api
 from livekit.protocol import models, rtc
 from livekit.protocol import room as room_api
+
+from livekit import api
 
 from .peer import Peer
 
@@ -209,7 +210,9 @@ class RoomServer:
         room = self._rooms.get(asked.room)
         participant = room.participants.get(asked.identity) if room else None
         if participant is None:
-            return web.json_response({"code": "not_found", "msg": "no such participant"}, status=404)
+            return web.json_response(
+                {"code": "not_found", "msg": "no such participant"}, status=404
+            )
         leave = rtc.LeaveRequest(
             reason=models.PARTICIPANT_REMOVED, action=rtc.LeaveRequest.DISCONNECT
         )
