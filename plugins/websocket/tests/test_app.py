@@ -9,7 +9,6 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
@@ -133,13 +132,12 @@ async def test_a_photo_without_a_face_ends_it() -> None:
         await serve(gray(), engine=SMALL, port=0)
 
 
-async def test_the_command_prints_the_link_and_ends_at_ctrl_c(tmp_path: Path) -> None:
+async def test_the_command_prints_the_link_and_ends_at_ctrl_c() -> None:
     command = [sys.executable, "-m", "talking_avatar", "serve", "--port", "0", "--size", "176x272"]
     process = await asyncio.create_subprocess_exec(
         *command,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        cwd=tmp_path,
         env={**os.environ, "TALKING_AVATAR_TOKEN": "a-token-from-outside"},
     )
     assert process.stdout is not None
