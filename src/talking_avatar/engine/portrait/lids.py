@@ -73,13 +73,13 @@ def shut(view: EyeView) -> ShutEye:
     unknown = unsure | dark | bright
     tone = spread(image, ~unknown, half)
     below_lashes = 1 - smoothstep(
-        np.maximum(view.above / view.brow, view.above / (0.66 * half)), 0.40, 0.70
+        np.maximum(view.above / view.brow, view.above / (0.50 * half)), 0.40, 0.70
     )
     hair = cv2.GaussianBlur(hairs.astype(np.float32), (0, 0), max(0.05 * half, 0.7))
     near = (view.below < 0) | (view.above > 0)
     hair = np.clip(3 * hair, 0, 1) * below_lashes * near * _beside(view)
     cover = np.maximum(hole, hair * (view.above > -0.02 * half))[..., None]
-    made = tone + _grain(view, image, unknown)[..., None]
+    made = tone + _grain(view, image)[..., None]
     skin = np.clip(image + (made - image) * cover + 0.5, 0, 255).astype(np.uint8)
     through = np.clip((gray + 1.0) / (cv2.cvtColor(skin, cv2.COLOR_RGB2GRAY) + 1.0), 0.18, 1.0)
     margin = (np.abs(view.above - 0.02 * half) < 0.05 * half) & (np.abs(view.u) < 0.8 * half)
@@ -112,18 +112,16 @@ def _hole(view: EyeView) -> Array:
     return np.asarray(above * below * end, np.float32)
 
 
-def _grain(view: EyeView, image: Array, unknown: Mask) -> Array:
+def _grain(view: EyeView, image: Array) -> Array:
     """Mirror the fine detail of the skin below the eye into the hole, (h, w) of brightness."""
     half = view.half
     gray = image.mean(-1)
-    known = (~unknown).astype(np.float32)
-    sigma = max(0.13 * half, 1.0)
-    mean = cv2.GaussianBlur(gray * known, (0, 0), sigma)
-    mean = mean / np.maximum(cv2.GaussianBlur(known, (0, 0), sigma), 0.05)
-    fine = (gray - mean) * cv2.erode(known, np.ones((3, 3), np.uint8))
-    limit = 2.2 * float(np.std(fine[known > 0])) if known.any() else 0.0
+    fine = gray - cv2.GaussianBlur(gray, (0, 0), max(0.16 * half, 1.0))
+    skin = (view.below > 0.3 * half) & (view.below < 0.9 * half) & (np.abs(view.u) < half)
+    limit = 2.5 * float(np.median(np.abs(fine[skin]))) if skin.any() else 0.0
     fine = np.clip(fine, -limit, limit).astype(np.float32)
     columns, rows = np.meshgrid(*(np.arange(n, dtype=np.float32) for n in view.u.shape[::-1]))
     # One pixel down the picture is nearly one down the eye: eyes are level to a few degrees.
-    rows = rows + 2 * np.maximum(-view.below, 0) + 0.16 * half
-    return np.asarray(cv2.remap(fine, columns, rows, cv2.INTER_LINEAR))
+    rows = rows + 2 * np.maximum(-view.below, 0) + 0.30 * half
+    mirrored = cv2.remap(fine, columns, rows, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101)
+    return np.asarray(mirrored, np.float32)

@@ -105,7 +105,7 @@ class Lips:
     def _compose(self, box: Grid, pose: MouthPose) -> Pixels:
         high, low, high_weight, low_weight, gap = self._layers(box, pose)
         mixed = cv2.blendLinear(high, low, high_weight, low_weight)
-        made = np.ascontiguousarray(mixed[..., :3])
+        made: Pixels = np.array(mixed[..., :3], np.uint8)
         if self._corners is not None and pose.motion.corners:
             window = self._rig.grid.window(box)
             made = self._corners.draw(made, box, pose.upper[:, *window], pose.motion.corners)

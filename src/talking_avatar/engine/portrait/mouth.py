@@ -75,11 +75,11 @@ class MouthMotion:
         under = 1 - float(smoothstep(lines.gap, *_WIDE_SMILE))
         over = 1 - under
         firm = closed * touching * (0.08 + 0.07 * under) + press * (
-            0.05 * over + (0.16 - 0.07 * closed) * under
+            0.08 * over + (0.18 - 0.06 * closed) * under
         )
         return cls(
             close=float(shape.close),
-            lift=share * gap + half * (0.13 * tuck - 0.05 * over * press),
+            lift=share * gap + half * (0.13 * tuck - 0.08 * over * press),
             drop=(1 - share) * gap - half * (0.03 * tuck + firm),
             jaw=half * (0.40 * jaw - 0.50 * relaxed),
             spread=spread - 0.6 * opened * jaw - 0.9 * relaxed,

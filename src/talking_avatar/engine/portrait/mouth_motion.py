@@ -17,8 +17,8 @@ _OTHER_STEP = 0.38
 _GAIN_STEP = 0.06
 _TREMBLE, _MOVE = 0.02, 0.18
 """Change in one frame that is smoothed, and from which it is followed at once."""
-_REST = 0.70
-"""How firmly lips lie on each other without a voice; 1 on m, b and p."""
+_REST, _PRESS_STEP = 0.70, 0.70
+"""How firmly lips lie on each other without a voice; 1 on m, b and p, which last two frames."""
 _SILENT_DB, _SPEECH_DB = -49.0, -42.0
 """Absolute, of the loudest 25 ms in view: noise at -60 dB, breath and the sounds of a room leave
 lips shut, whatever they sound like. Speech at -35 dBFS has peaks near -30."""
@@ -77,6 +77,7 @@ def step_mouth(state: Mouth, heard: HeardShape, *, gain: float, speaking: bool) 
     free = ramp(heard.closure, _TOUCHING, _FREE)
     was = state.shape
     gap = min(1.0, max(0.0, heard.open) * drive) * free
+    firm = max(voice * (1.0 - free), (1.0 - voice) * _REST)
     shape = MouthShape(
         close=1.0,
         open=follow(was.open, gap, _OPEN_STEP, _CLOSE_STEP)
@@ -88,6 +89,6 @@ def step_mouth(state: Mouth, heard: HeardShape, *, gain: float, speaking: bool) 
         pucker=follow(was.pucker, voice * min(1.0, max(0.0, heard.pucker)) * (0.5 + 0.5 * free)),
         teeth_on_lip=follow(was.teeth_on_lip, voice * ramp(heard.teeth_on_lip, 0.08, 0.5)),
         tongue=follow(was.tongue, voice * min(1.0, max(0.0, heard.tongue))),
-        press=follow(was.press, max(voice * (1.0 - free), (1.0 - voice) * _REST)),
+        press=follow(was.press, firm, _PRESS_STEP, _PRESS_STEP),
     )
     return Mouth(shape, gain)
