@@ -25,6 +25,7 @@ from talking_avatar.config import DiffusionConfig
 from talking_avatar.engine import open_engine
 from talking_avatar.engine.base import ChunkTicket, Controls, Engine, SpeechWindow
 from talking_avatar.engine.diffusion import opening
+from talking_avatar.engine.diffusion.conditioning.controls import control_numbers
 from talking_avatar.engine.diffusion.conditioning.photo import DiffusionAvatar
 from talking_avatar.engine.diffusion.denoise import Denoiser
 from talking_avatar.engine.diffusion.ranks.rendezvous import RankFailed
@@ -44,6 +45,9 @@ PORTRAIT = files("talking_avatar.assets") / "portrait.jpg"
 TINY = DiffusionConfig(
     model="tiny", weights="random", devices=("cpu", "cpu"), precision="fp32", kv_precision="fp32"
 )
+
+BLINKS_AT_ONCE = 5
+"""A seed whose first blink is within three chunks, and not where seed 0 has it."""
 
 
 @asynccontextmanager
@@ -143,15 +147,28 @@ async def test_rewind_drops_and_makes_the_same_again(shared: Shared) -> None:
     assert np.array_equal((await make(engine, stream, range(1)))[0], first[0])
 
 
-async def test_rewind_to_a_chunk_that_is_still_waiting(shared: Shared) -> None:
+async def test_rewind_to_a_chunk_that_is_still_waiting(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine, avatar = shared.engine, shared.avatar
     stream = await engine.open_stream(avatar)
+    run, gate, made = Denoiser.run, threading.Event(), list[int]()
+
+    def held(self: Denoiser, work: Any) -> Any:
+        assert gate.wait(30)
+        if threading.current_thread().name.endswith("rank-0"):
+            made.append(work.slots.chunk)
+        return run(self, work)
+
+    monkeypatch.setattr(Denoiser, "run", held)
     kept, dropped = (stream.submit(window(engine, c), Controls()) for c in (0, 1))
     await stream.rewind(0)
+    gate.set()
     with pytest.raises(ChunkDropped):
         await dropped.frames()
     assert (await kept.frames()).chunk_index == 0
     assert len(await make(engine, stream, range(1, 3))) == 2
+    assert made == [0, 1, 2], "what was dropped while it waited costs nothing"
 
 
 async def test_every_chunk_back_to_the_promised_depth_can_be_returned_to(shared: Shared) -> None:
@@ -254,8 +271,21 @@ async def test_a_failing_decoder_fails_its_chunk(
     assert len(await make(engine, stream, range(2))) == 2
 
 
+def engine_threads() -> set[threading.Thread]:
+    return {t for t in threading.enumerate() if t.name.startswith("talking-avatar")}
+
+
+async def ended(before: set[threading.Thread]) -> bool:
+    """Wait until no thread of an engine is left but those of before."""
+    for _ in range(3_000):
+        if not engine_threads() - before:
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
 async def test_closing_leaves_no_threads_and_no_open_ticket() -> None:
-    before = {t for t in threading.enumerate() if t.name.startswith("talking-avatar")}
+    before = engine_threads()
     async with opened() as (engine, avatar):
         stream = await engine.open_stream(avatar)
         tickets = [stream.submit(window(engine, c), Controls()) for c in range(2)]
@@ -268,8 +298,167 @@ async def test_closing_leaves_no_threads_and_no_open_ticket() -> None:
             stream.submit(window(engine, 2), Controls())
         with pytest.raises(EngineError, match="the engine is closed"):
             await engine.open_stream(avatar)
-    after = {t for t in threading.enumerate() if t.name.startswith("talking-avatar")}
-    assert after == before
+    assert not engine_threads() - before
+
+
+@pytest.mark.parametrize("step", ["loading", "warming up"])
+async def test_opening_can_be_cancelled(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is being loaded cannot be stopped; once loaded, it is closed."""
+    before, began, go_on = engine_threads(), threading.Event(), threading.Event()
+    room, name = (opening, "fill_rank") if step == "loading" else (Denoiser, "run")
+    original = getattr(room, name)
+
+    def held(*args: Any, **options: Any) -> Any:
+        began.set()
+        assert go_on.wait(30)
+        return original(*args, **options)
+
+    monkeypatch.setattr(room, name, held)
+    work = asyncio.create_task(open_engine(TINY))
+    assert await asyncio.to_thread(began.wait, 30)
+    work.cancel()
+    asyncio.get_running_loop().call_later(0.05, go_on.set)
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert await ended(before)
+
+
+async def test_closing_can_be_cancelled_and_the_model_is_freed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Even for one who keeps the engine, a stream and a ticket."""
+    before, began, go_on = engine_threads(), threading.Event(), threading.Event()
+    run = Denoiser.run
+
+    def held(self: Denoiser, work: Any) -> Any:
+        began.set()
+        assert go_on.wait(30)
+        return run(self, work)
+
+    engine: Any = await open_engine(TINY)
+    avatar = await engine.prepare(str(PORTRAIT))
+    stream = await engine.open_stream(avatar)
+    monkeypatch.setattr(Denoiser, "run", held)
+    ticket = stream.submit(window(engine, 0), Controls())
+    assert await asyncio.to_thread(began.wait, 30)
+    model = weakref.ref(engine._parts.models[0])
+    cache = weakref.ref(stream._denoisers[0].cache)
+    for closing in (stream.aclose, engine.aclose):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(closing(), 0.01)
+    with pytest.raises(ChunkDropped):
+        await ticket.frames()
+    go_on.set()
+    assert await ended(before)
+    await engine.aclose()
+    await stream.aclose()
+    gc.collect()
+    assert (model(), cache()) == (None, None)
+
+
+async def test_what_begins_while_the_engine_closes_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
+    start = Denoiser.__init__
+
+    def held(self: Denoiser, *args: Any, **options: Any) -> None:
+        began.set()
+        assert go_on.wait(30)
+        start(self, *args, **options)
+
+    engine: Any = await open_engine(TINY)
+    avatar = await engine.prepare(str(PORTRAIT))
+    monkeypatch.setattr(Denoiser, "__init__", held)
+    opened_late = asyncio.create_task(engine.open_stream(avatar))
+    assert await asyncio.to_thread(began.wait, 30)
+    prepared_late = asyncio.create_task(engine.prepare(str(PORTRAIT)))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(engine.aclose())
+    await asyncio.sleep(0)
+    go_on.set()
+    for late in (opened_late, prepared_late):
+        with pytest.raises(EngineError, match="is closed"):
+            await late
+    await closing
+
+
+async def test_each_chunk_is_decoded_from_the_state_of_the_one_before(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, avatar = shared.engine, shared.avatar
+    decoder = engine._parts.decoder
+    decode, taken, given = decoder.decode, [], []
+
+    def watched(latent: Any, state: Any) -> Any:
+        frames, after = decode(latent, state)
+        taken.append(state)
+        given.append(after)
+        return frames, after
+
+    stream = await engine.open_stream(avatar)
+    opening_state = stream._states[-1]
+    monkeypatch.setattr(decoder, "decode", watched)
+    await make(engine, stream, range(3))
+    await stream.rewind(0)
+    await make(engine, stream, range(1, 3))
+    assert [id(state) for state in taken] == [
+        id(state) for state in (opening_state, given[0], given[1], given[0], given[3])
+    ]
+    await stream.aclose()
+
+
+async def test_controls_and_seed_reach_the_ranks(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, avatar = shared.engine, shared.avatar
+    run, seen = Denoiser.run, list[torch.Tensor]()
+
+    def watched(self: Denoiser, work: Any) -> Any:
+        if threading.current_thread().name.endswith("rank-0"):
+            seen.append(work.controls)
+        return run(self, work)
+
+    monkeypatch.setattr(Denoiser, "run", watched)
+    stream = await engine.open_stream(avatar, seed=BLINKS_AT_ONCE)
+    asked = Controls(gaze=(0.5, -0.25), mouth_gain=1.5, emotion="happy")
+    for chunk in range(3):
+        await stream.submit(window(engine, chunk), asked if chunk == 2 else Controls()).frames()
+    wanted = [control_numbers(asked if c == 2 else Controls(), c, BLINKS_AT_ONCE) for c in range(3)]
+    assert all(torch.equal(a, b) for a, b in zip(seen, wanted, strict=True))
+    assert not torch.equal(seen[2], control_numbers(Controls(), 2, BLINKS_AT_ONCE))
+    assert any(bool(controls[:4].any()) for controls in seen), "the seed decides when it blinks"
+    await stream.aclose()
+
+
+async def test_a_latent_that_is_not_finite_is_no_picture(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, avatar = shared.engine, shared.avatar
+    stream = await engine.open_stream(avatar)
+    run = Denoiser.run
+    with monkeypatch.context() as patch:
+        patch.setattr(Denoiser, "run", lambda self, work: run(self, work) * float("inf"))
+        ticket = stream.submit(window(engine, 0), Controls())
+        with pytest.raises(EngineFailed, match=r"chunk 0: 768 of 768 values .* not finite"):
+            await ticket.frames()
+    await stream.rewind(-1)
+    assert len(await make(engine, stream, range(1))) == 1
+
+
+async def test_a_decoder_that_cannot_begin_or_encode(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*_args: Any) -> None:
+        raise torch.OutOfMemoryError("no room for its past")
+
+    parts = shared.engine._parts
+    monkeypatch.setattr(parts.decoder, "start", exhausted)
+    with pytest.raises(OutOfMemory, match="could not open a stream: no room for its past"):
+        await shared.engine.open_stream(shared.avatar)
+    monkeypatch.setattr(parts.encoder, "encode_photo", exhausted)
+    with pytest.raises(OutOfMemory, match="photo could not be encoded"):
+        await shared.engine.prepare(str(PORTRAIT))
 
 
 async def test_another_engines_avatar_is_refused(shared: Shared) -> None:
@@ -369,6 +558,25 @@ async def test_what_cannot_be_opened() -> None:
         await open_engine(DiffusionConfig(model="avatar-small", weights="random"))
     with pytest.raises(OutOfMemory, match=r"avatar-57b needs \d+\.\d GB on cpu"):
         await open_engine(DiffusionConfig(model="avatar-57b", weights="random", precision="fp32"))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"devices": ()}, ValueError, "devices is empty"),
+        ({"devices": ("gpu",)}, ValueError, "device 'gpu': write"),
+        ({"devices": ("cpu", "cuda")}, ValueError, "device 'cuda': write"),
+        ({"decoder_device": "meta"}, ValueError, "device 'meta': write"),
+        ({"devices": ("cuda:512",)}, EngineError, "device 'cuda:512' is not here: torch .* sees"),
+        ({"decoder_device": "cuda:512"}, EngineError, "device 'cuda:512' is not here"),
+    ],
+)
+@pytest.mark.usefixtures("_no_threads_left")
+async def test_devices_that_are_not_there(
+    change: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        await open_engine(TINY.model_copy(update=change))
 
 
 @pytest.mark.usefixtures("_no_threads_left")

@@ -39,7 +39,8 @@ async def open_diffusion_engine(config: DiffusionConfig) -> DiffusionEngine:
 
     Raises:
         MissingDependency: torch or safetensors is not installed.
-        ValueError: No model has that name.
+        ValueError: No model, or no device, has that name.
+        EngineError: This machine has no such device.
         CheckpointError: There is no checkpoint, or it does not fit.
         OutOfMemory: A device has too little, by prediction or in fact.
     """

@@ -6,6 +6,7 @@ Never: makes a chunk. Blocks for as long as the weights take to load.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -78,10 +79,12 @@ def open_parts(options: DiffusionConfig, *, threads_per_rank: int) -> Parts:
         threads_per_rank: For torch, in each rank on a CPU.
 
     Raises:
-        ValueError: No model has that name.
+        ValueError: No model, or no device, has that name.
+        EngineError: This machine has no such device.
         CheckpointError: There is no checkpoint, or it does not fit.
         OutOfMemory: A device has too little memory, by prediction or in fact.
     """
+    check_devices(options)
     with _weights(options) as weights:
         config = weights.config
         ring = RingShape.of(config, rewind_chunks=REWIND_CHUNKS)
@@ -109,6 +112,28 @@ def open_parts(options: DiffusionConfig, *, threads_per_rank: int) -> Parts:
         except BaseException:
             group.close()
             raise
+
+
+def check_devices(options: DiffusionConfig) -> None:
+    """Refuse devices that are not there, before anything is loaded.
+
+    Raises:
+        ValueError: A name is none of ``"cpu"`` and ``"cuda:N"``, or there is none.
+        EngineError: This machine has no such GPU.
+    """
+    if not options.devices:
+        raise ValueError('devices is empty: name one per rank, such as ("cuda:0", "cuda:1")')
+    num_gpus = torch.cuda.device_count()
+    for name in {*options.devices, options.decoder_device or options.devices[0]}:
+        if name == "cpu":
+            continue
+        match = re.fullmatch(r"cuda:(\d+)", name)
+        if match is None:
+            raise ValueError(f'device {name!r}: write "cpu", or "cuda:0" for the first GPU')
+        if int(match[1]) >= num_gpus:
+            raise EngineError(
+                f"device {name!r} is not here: torch {torch.__version__} sees {num_gpus} GPUs"
+            )
 
 
 def as_engine_error(what: str, error: Exception) -> EngineError:

@@ -11,18 +11,31 @@ from __future__ import annotations
 
 import asyncio
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
+from anyio import CancelScope
 
 from talking_avatar.config import DiffusionConfig
-from talking_avatar.engine.base import ControlName, Controls, EngineInfo, Photo, SpeechWindow
+from talking_avatar.engine.base import (
+    ControlName,
+    Controls,
+    EngineInfo,
+    Photo,
+    PhotoWarning,
+    SpeechWindow,
+)
 from talking_avatar.engine.diffusion.conditioning.photo import DiffusionAvatar, encode_avatar
-from talking_avatar.engine.diffusion.opening import PIPELINE_DEPTH, Parts, open_parts, use_device
+from talking_avatar.engine.diffusion.opening import (
+    PIPELINE_DEPTH,
+    Parts,
+    as_engine_error,
+    open_parts,
+    use_device,
+)
 from talking_avatar.engine.diffusion.ranks.group import pin_torch_threads
 from talking_avatar.engine.diffusion.stream import DiffusionStream
 from talking_avatar.engine.portrait.framed import FramedPhoto
@@ -49,6 +62,23 @@ def _begin_decoding(device: str, num_threads: int) -> None:
     use_device(device)
 
 
+async def _load(config: DiffusionConfig, num_threads: int) -> Parts:
+    """Load on a thread of its own; one that is no longer waited for closes what it opened."""
+    loader = ThreadPoolExecutor(1, "talking-avatar-load")
+    loading = loader.submit(open_parts, config, threads_per_rank=num_threads)
+    loader.shutdown(wait=False)
+    try:
+        return await asyncio.wrap_future(loading)
+    except asyncio.CancelledError:
+        loading.add_done_callback(_discard)
+        raise
+
+
+def _discard(loading: Future[Parts]) -> None:
+    if not loading.cancelled() and loading.exception() is None:
+        loading.result().group.close()
+
+
 class DiffusionEngine:
     """An `Engine`. Use `open`."""
 
@@ -61,6 +91,7 @@ class DiffusionEngine:
         """
         config = parts.config
         self._parts = parts
+        self._group = parts.group
         self._room = PhotoRoom()
         self._streams: WeakSet[DiffusionStream] = WeakSet()
         self._is_closed = False
@@ -91,12 +122,12 @@ class DiffusionEngine:
         """Load a model, start its ranks and time a chunk; see `open_diffusion_engine`."""
         # One decoder beside the ranks; on a CPU they share the cores.
         num_threads = max(1, (os.cpu_count() or 1) // (len(config.devices) + 1))
-        parts = await asyncio.to_thread(open_parts, config, threads_per_rank=num_threads)
-        engine = cls(parts, num_threads)
+        engine = cls(await _load(config, num_threads), num_threads)
         try:
             await engine._warm_up()
         except BaseException:
-            await engine.aclose()
+            with CancelScope(shield=True):
+                await engine.aclose()
             raise
         return engine
 
@@ -108,7 +139,7 @@ class DiffusionEngine:
         """Make a character of a photo; see `Engine.prepare`."""
         self._check_open()
         framed = await asyncio.to_thread(self._frame, photo, face)
-        return await self._encode(framed.image, framed)
+        return await self._encode(framed.image, framed.warnings)
 
     async def open_stream(self, avatar: DiffusionAvatar, *, seed: int = 0) -> DiffusionStream:
         """Begin one character's motion; see `Engine.open_stream`.
@@ -129,20 +160,29 @@ class DiffusionEngine:
             )
         stream = DiffusionStream(self._parts, self._workers, self._info, avatar, seed)
         self._streams.add(stream)
-        await stream.begin()
+        try:
+            await stream.begin()
+        except BaseException:
+            stream.close()
+            raise
         return stream
 
     async def aclose(self) -> None:
-        """Close every stream, end all threads, free the model. Idempotent."""
+        """Close every stream, end all threads, free the model. Idempotent.
+
+        Cancelling the wait does not stop the closing.
+        """
         self._is_closed = True
         for stream in list(self._streams):
-            await stream.aclose()
+            stream.close()
         await asyncio.to_thread(self._shut_down)
 
     def _shut_down(self) -> None:
         self._workers.denoising.shutdown()
         self._workers.decoding.shutdown()
-        self._parts.group.close()
+        self._group.close()
+        # A caller may keep the engine; the model shall not live on for it.
+        vars(self).pop("_parts", None)
 
     def _frame(self, photo: Photo, face: int | None) -> FramedPhoto:
         config = self._parts.config
@@ -151,14 +191,18 @@ class DiffusionEngine:
         )
 
     async def _encode(
-        self, image: npt.NDArray[np.uint8], framed: FramedPhoto | None = None
+        self, image: npt.NDArray[np.uint8], warnings: tuple[PhotoWarning, ...] = ()
     ) -> DiffusionAvatar:
-        warnings = framed.warnings if framed is not None else ()
-        work: Any = self._workers.decoding.submit(
-            encode_avatar, image, self._parts.encoder, self._parts.config, warnings
-        )
-        avatar: DiffusionAvatar = await asyncio.wrap_future(work)
-        return avatar
+        self._check_open()  # again: framing took a while
+        parts = self._parts
+
+        def encode() -> DiffusionAvatar:
+            try:
+                return encode_avatar(image, parts.encoder, parts.config, warnings)
+            except Exception as error:
+                raise as_engine_error("the photo could not be encoded", error) from error
+
+        return await asyncio.wrap_future(self._workers.decoding.submit(encode))
 
     async def _warm_up(self) -> None:
         """Make a few chunks of a gray photo: loads kernels, and says how long a chunk takes."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol
@@ -97,16 +97,25 @@ class DiffusionStream:
         # The decoding worker's.
         self._states: dict[int, Any] = {}
         self._decoder_failure: Exception | None = None
+        self._released: Future[None] = Future()
 
     async def begin(self) -> None:
         """Allocate the caches, write the sink, start the decoder.
 
         Raises:
-            OutOfMemory: The caches do not fit.
-            EngineFailed: A rank failed.
+            OutOfMemory: The caches or the decoder's state do not fit.
+            EngineFailed: A rank or the decoder failed.
+            EngineError: The stream was closed meanwhile.
         """
-        await asyncio.wrap_future(self._workers.denoising.submit(self._write_sink))
-        await asyncio.wrap_future(self._workers.decoding.submit(self._start_decoder))
+        steps = (
+            (self._workers.denoising, self._write_sink),
+            (self._workers.decoding, self._start_decoder),
+        )
+        for worker, step in steps:
+            with self._lock:  # a worker takes orders until every stream is closed
+                self._check_open()
+                begun = worker.submit(step)
+            await asyncio.wrap_future(begun)
 
     def submit(self, window: SpeechWindow, controls: Controls) -> ThreadTicket:
         """Queue one chunk; see `AvatarStream.submit`."""
@@ -127,13 +136,20 @@ class DiffusionStream:
             self._workers.denoising.submit(self._restore, to_chunk)
 
     async def aclose(self) -> None:
-        """Drop what is outstanding and free the caches; waits for the chunk in work."""
+        """Drop what is outstanding and free the caches; waits for the chunk in work.
+
+        Cancelling the wait does not keep the caches.
+        """
+        self.close()
+        await asyncio.shield(asyncio.wrap_future(self._released))
+
+    def close(self) -> None:
+        """Do what `aclose` does, without waiting for it."""
         with self._lock:
             was_closed, self._is_closed = self._is_closed, True
             self._drop_after(-1, "the stream was closed")
-        if not was_closed:
-            await asyncio.wrap_future(self._workers.denoising.submit(self._release_caches))
-            await asyncio.wrap_future(self._workers.decoding.submit(self._states.clear))
+            if not was_closed:
+                self._workers.denoising.submit(self._release_caches)
 
     def _check(self, window: SpeechWindow) -> None:
         self._check_open()
@@ -209,7 +225,9 @@ class DiffusionStream:
     def _latent(self, order: _Order, slots: ChunkSlots) -> Tensor:
         assert slots.chunk == order.window.chunk_index, (slots, order.window.chunk_index)
         work = self._work(order, slots)
-        return self._parts.group.run(lambda comm: self._denoisers[comm.rank].run(work))[0]
+        latent = self._parts.group.run(lambda comm: self._denoisers[comm.rank].run(work))[0]
+        _check_finite(latent)
+        return latent
 
     def _work(self, order: _Order, slots: ChunkSlots) -> ChunkWork:
         chunk, config = slots.chunk, self._parts.config
@@ -236,11 +254,20 @@ class DiffusionStream:
 
     def _release_caches(self) -> None:
         self._denoisers = []
+        self._workers.decoding.submit(self._release_states)
 
     # ---- the decoding worker
 
     def _start_decoder(self) -> None:
-        self._states[-1] = self._parts.decoder.start(self._avatar.view)
+        try:
+            self._states[-1] = self._parts.decoder.start(self._avatar.view)
+        except Exception as error:
+            raise as_engine_error("the diffusion engine could not open a stream", error) from error
+
+    def _release_states(self) -> None:
+        self._states.clear()
+        del self._parts  # a caller may keep the stream; the model shall not live on for it
+        self._released.set_result(None)
 
     @torch.inference_mode()
     def _decode(self, order: _Order, latent: Tensor, generate_s: float) -> None:
@@ -265,6 +292,16 @@ class DiffusionStream:
             del self._states[chunk]
         if to_chunk in self._states:  # else that chunk itself has failed, and still has
             self._decoder_failure = None
+
+
+def _check_finite(latent: Tensor) -> None:
+    """Refuse a latent that would show as black; also waits for a GPU, so that times are true."""
+    broken = latent.numel() - int(latent.isfinite().sum())
+    if broken:
+        raise ArithmeticError(
+            f"{broken} of {latent.numel()} values of the latent are not finite: an overflow, or a "
+            "fault of the device; a wider precision tells which"
+        )
 
 
 def _failed(order: _Order, error: Exception) -> EngineError:
