@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
+import re
 import shutil
 import weakref
 from collections.abc import Callable
@@ -520,8 +522,12 @@ def test_a_folder_without_config_is_refused(tmp_path: Path) -> None:
         (lambda d: d.update(precision="int4"), "\"precision\" is 'int4'"),
         (lambda d: d.pop("model"), '"model" does not describe one'),
         (lambda d: d["model"].update(colour=1), "AvatarDiTConfig has no colour"),
-        (lambda d: d["model"].update(hidden="wide"), "hidden is 'wide', not of type int"),
+        (lambda d: d["model"].update(hidden="wide"), "hidden is 'wide', it must be a whole number"),
+        (lambda d: d["model"].update(eps="small"), "eps is 'small', not of type float"),
         (lambda d: d["model"].update(rope_dims=[8, 4, 2]), "add up to head_dim 16"),
+        (lambda d: d["model"].update(prediction="eps"), "'eps', not one of velocity, x0"),
+        (lambda d: d["model"]["speech"].update(source="x"), "'x', not one of mel, wav2vec2"),
+        (lambda d: d["model"]["codec"].update(latent_mean=[float("nan")] * 8), "be finite"),
     ],
 )
 def test_a_config_that_says_something_else_is_refused(
@@ -579,6 +585,40 @@ def test_another_type_is_named(broken: Path, dtype: Any, name: str) -> None:
         broken, MATRIX, lambda tensors: tensors.update({MATRIX: tensors[MATRIX].to(dtype)})
     )
     assert f"{MATRIX}: {name} in {path}, wanted BF16 or F16 or F32" in refusal(broken)
+
+
+@pytest.mark.parametrize(
+    ("stored", "name", "fp8", "value"),
+    [
+        ("saved", MATRIX, False, math.nan),
+        ("saved", MATRIX, False, math.inf),
+        ("saved", MATRIX, True, math.nan),
+        ("saved", MATRIX, True, math.inf),
+        ("saved_fp8", MATRIX, True, math.nan),  # E4M3 has no infinity
+        ("saved_fp8", f"{MATRIX}_scale", True, math.inf),
+        ("saved", "output.bias", True, math.nan),
+    ],
+)
+def test_a_weight_that_is_not_finite_is_named(
+    request: pytest.FixtureRequest, tmp_path: Path, stored: str, name: str, fp8: bool, value: float
+) -> None:
+    folder = Path(shutil.copytree(request.getfixturevalue(stored), tmp_path / "broken"))
+
+    def spoil(tensors: dict[str, Tensor]) -> None:
+        tensors[name] = torch.full(tensors[name].shape, value).to(tensors[name].dtype)
+
+    path = edit_shard(folder, name, spoil)
+    message = re.escape(f"{path}: {name} holds NaN or infinity")
+    with open_checkpoint(folder) as weights, pytest.raises(CheckpointError, match=message):
+        filled(weights, fp8=fp8)
+
+
+def test_a_codec_weight_that_is_not_finite_is_named(broken: Path) -> None:
+    edit_shard(broken, "decoder.conv_in.bias", lambda t: t["decoder.conv_in.bias"].fill_(math.nan))
+    with open_checkpoint(broken) as weights:
+        load_photo_encoder(weights)
+        with pytest.raises(CheckpointError, match=r"decoder\.conv_in\.bias holds NaN or infinity"):
+            load_video_decoder(weights)
 
 
 def test_floats_in_a_folder_that_says_fp8_are_refused(broken: Path) -> None:

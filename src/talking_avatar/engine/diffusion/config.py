@@ -139,6 +139,13 @@ class AvatarDiTConfig:
         Raises:
             ValueError: With the numbers.
         """
+        for name in (
+            "width", "height", "frames_per_chunk", "latent_channels", "spatial_stride", "patch",
+            "hidden", "num_heads", "head_dim", "num_layers", "ffn",
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value!r}, it must be a whole number from 1 on")
         cell = self.spatial_stride * self.patch
         if self.width % cell or self.height % cell:
             raise ValueError(
@@ -158,7 +165,7 @@ class AvatarDiTConfig:
                 "window and interval must be at least 1, spare at least 0"
             )
         falling = all(a > b for a, b in zip(self.sigmas, self.sigmas[1:], strict=False))
-        if not self.sigmas or not falling or self.sigmas[0] > 1 or self.sigmas[-1] <= 0:
+        if not self.sigmas or not falling or not all(0 < sigma <= 1 for sigma in self.sigmas):
             raise ValueError(f"sigmas {self.sigmas} must fall, within (0, 1]")
         codec = (
             self.codec.latent_channels,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf, isfinite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +52,10 @@ class WanCodecConfig:
                 raise ValueError(
                     f"{name} has {len(values)} values for {self.latent_channels} latent channels"
                 )
-        if any(value <= 0 for value in self.latent_std):
-            raise ValueError(f"latent_std must be positive, got {min(self.latent_std)}")
+        if not all(0 < value < inf for value in self.latent_std):
+            raise ValueError(f"latent_std must be positive, got {self.latent_std}")
+        if not all(isfinite(value) for value in self.latent_mean):
+            raise ValueError(f"latent_mean must be finite, got {self.latent_mean}")
         self._check_shortcuts()
 
     def _check_shortcuts(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 
@@ -132,7 +132,9 @@ def read_config(folder: Path) -> tuple[AvatarDiTConfig, Precision]:
             f"{path}: not there, so {folder} is not a checkpoint; a folder of diffusers is "
             "converted with `talking-avatar weights import`"
         ) from error
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
         raise CheckpointError(f"{path}: not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise CheckpointError(f'{path}: "format" is not "{FORMAT}"')
@@ -163,9 +165,13 @@ def write_config(folder: Path, config: AvatarDiTConfig, precision: Precision) ->
 
 
 def _check_types(value: Any, like: Any) -> None:
-    """Compare the types of a configuration's fields with those of another one's."""
+    """Compare a configuration's fields with another one's types, and with the words allowed."""
+    hints = get_type_hints(type(like))
     for field in fields(like):
         mine, theirs = getattr(value, field.name), getattr(like, field.name)
+        words = get_args(hints[field.name])
+        if get_origin(hints[field.name]) is Literal and mine not in words:
+            raise ValueError(f"{field.name} is {mine!r}, not one of {', '.join(words)}")
         if is_dataclass(theirs):
             _check_types(mine, theirs)
         elif type(mine) is not type(theirs) and (type(mine), type(theirs)) != (int, float):

@@ -56,7 +56,8 @@ def fill_rank(
         block_bytes: Of the source's values in flight.
 
     Raises:
-        CheckpointError: A tensor cannot be read, or is stored in FP8 and wanted in another type.
+        CheckpointError: A tensor cannot be read, holds NaN or infinity, or is stored in FP8 and
+            wanted in another type.
         ValueError: ``targets`` are not those of this model and number of ranks.
     """
     if not 0 <= rank < num_ranks:
@@ -119,7 +120,7 @@ def _fill_fp8(
     for rows in row_blocks(source.tensors[spec.name].shape, region.rows, block_bytes):
         values, scale = quantize(source.read(spec.name, rows, device=device))
         _place(part, rows.start - first, values[:, region.columns])
-        _place(scales, rows.start - first, scale)
+        _place(scales, rows.start - first, _finite(scale, source, spec.name))
 
 
 def copy_region(
@@ -129,7 +130,11 @@ def copy_region(
     first = region.rows.start or 0
     device = str(part.device)
     for rows in row_blocks(source.tensors[name].shape, region.rows, block_bytes):
-        _place(part, rows.start - first, source.read(name, rows, region.columns, device=device))
+        _place(
+            part,
+            rows.start - first,
+            _finite(source.read(name, rows, region.columns, device=device), source, name),
+        )
 
 
 def row_blocks(shape: tuple[int, ...], rows: slice, block_bytes: int) -> Iterator[slice]:
@@ -144,6 +149,17 @@ def _place(part: Tensor, at: int, block: Tensor) -> None:
     """Put a block into a rank's part; what no block covers are added zeros."""
     rows = part[at : at + len(block)]
     (rows if block.ndim == 1 else rows[:, : block.shape[1]]).copy_(block)
+
+
+def _finite(block: Tensor, source: TensorSource, name: str) -> Tensor:
+    """Give a block back, unless it would make every picture black."""
+    if block.dtype == FP8:  # E4M3 has no infinity, and no comparisons on a CPU
+        is_finite = not bool((block.view(torch.uint8) & 0x7F == 0x7F).any())
+    else:
+        is_finite = bool(block.isfinite().all())
+    if not is_finite:
+        raise CheckpointError(f"{source.tensors[name].where}: {name} holds NaN or infinity")
+    return block
 
 
 def _clear(part: Tensor) -> None:
