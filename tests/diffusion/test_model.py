@@ -69,6 +69,27 @@ def test_shift_moves_only_time(tiny: AvatarDiTConfig) -> None:
     torch.testing.assert_close(moved, rotate(k, table.chunk(-12)), atol=2e-6, rtol=0)
 
 
+def test_what_is_no_patch_stands_below_the_picture(tiny: AvatarDiTConfig) -> None:
+    """Places are part of what a model learned: moving one makes every checkpoint another."""
+    rows, columns = tiny.grid
+    wide = replace(tiny, num_sink=tiny.num_patches + columns + 1)  # one more than fills a row
+    table = RopeTable(wide)
+    t, y, x = (torch.arange(0, dims, 2) / dims for dims in tiny.rope_dims)
+
+    def angles(time: int, row: int, column: int) -> Tensor:
+        places = ((time, t), (row, y), (column, x))
+        return torch.cat([place * 10_000.0**-powers for place, powers in places])
+
+    conditioning = table.chunk(3).cos[tiny.num_patches :]
+    registers = table.sink().cos[tiny.num_patches :]
+    assert (len(conditioning), len(registers)) == (9, columns + 1)
+    for index, found in enumerate(conditioning):
+        torch.testing.assert_close(found, angles(3, rows + 2, 2 * index + 2).cos())
+    for index, found in enumerate(registers):
+        row, column = divmod(index, columns)
+        torch.testing.assert_close(found, angles(0, rows + 4 + row, column).cos())
+
+
 def test_what_the_model_has_must_be_given(tiny_wan: AvatarDiTConfig) -> None:
     model = DiT(tiny_wan, LocalComm())
     latent = torch.zeros(tiny_wan.latent_channels, *tiny_wan.latent_size)

@@ -180,17 +180,18 @@ def test_a_group_works_on_after_a_failure(four: RankGroup) -> None:
         ] * 4
 
 
-def num_rank_threads() -> int:
-    return sum(t.name.startswith("talking-avatar-rank") for t in threading.enumerate())
+def rank_threads() -> set[threading.Thread]:
+    return {t for t in threading.enumerate() if t.name.startswith("talking-avatar-rank")}
 
 
 def test_close_leaves_no_threads() -> None:
-    before = num_rank_threads()
+    before = rank_threads()  # other tests' may still be ending
     group = RankGroup(3)
-    assert num_rank_threads() == before + 3
+    mine = rank_threads() - before
+    assert len(mine) == 3
     group.close()
     group.close()
-    assert num_rank_threads() == before
+    assert not any(thread.is_alive() for thread in mine)
 
 
 def test_pinning_threads_is_for_one_thread_alone() -> None:
