@@ -86,5 +86,6 @@ window.interrupt = async () => {
   const { detail } = await silent;
   await wait(0.5);
   const edge = window.edges.slice(numBefore).find(({ isLoud }) => !isLoud);
-  return { ownMs: detail.afterMs, heardMs: wasLoud && edge ? edge.atMs - clickedMs : null };
+  const heardMs = wasLoud && edge ? edge.atMs - clickedMs : -1;
+  return { ownMs: detail.afterMs, heardMs: heardMs < 0 ? null : heardMs };
 };

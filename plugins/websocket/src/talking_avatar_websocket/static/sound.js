@@ -208,14 +208,16 @@ export class Sound {
   async #closeContext() {
     const context = this.#context;
     this.#node?.disconnect();
-    if (this.#decoder?.state === "configured") this.#decoder.close();
-    this.#context = this.#node = this.#decoder = null;
+    this.#context = this.#node = null;
     this.#restart();
     if (context && context.state !== "closed") await context.close();
   }
 
   // After each change between heard and not heard: the worklet begins anew at what comes next.
   #restart() {
+    // What is still in the decoder belongs to before.
+    if (this.#decoder?.state === "configured") this.#decoder.close();
+    this.#decoder = null;
     this.#numWaitsBefore += this.#level.numWaits;
     this.#level = { depth: 0, numWaits: 0, pendingShift: 0 };
     this.numStarts += 1;
