@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 _INSTALL = "pip install talking-avatar-websocket"
 _TOKEN_BYTES = 16
+_NO_TLS = (
+    "without --tls-cert everything travels unencrypted, the token too, and browsers give pages "
+    "neither a microphone nor video decoders: they show JPEG"
+)
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -89,6 +93,8 @@ def serve(
         _require_plugin()
         config = engine_config(engine, size, checkpoint, device or [])
         ssl = _ssl_context(tls_cert, tls_key)
+        if ssl is None and host not in _LOOPBACK:
+            typer.echo(f"note: {_NO_TLS}", err=True)
         was_made_up = token is None and host not in _LOOPBACK
         if was_made_up:
             token = secrets.token_urlsafe(_TOKEN_BYTES)

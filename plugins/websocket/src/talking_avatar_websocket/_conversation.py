@@ -117,13 +117,17 @@ class Conversation:
         Raises:
             EngineFailed: The session failed, and with it the conversation.
         """
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._speak_texts, tasks)
-            tasks.start_soon(self._report)
-            async for event in self._server.events():
-                with self._while_changing():
-                    await self._do(event, tasks)
-            tasks.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._speak_texts, tasks)
+                tasks.start_soon(self._report)
+                async for event in self._server.events():
+                    with self._while_changing():
+                        await self._do(event, tasks)
+                tasks.cancel_scope.cancel()
+        except ExceptionGroup as group:
+            first = _first_of(group)
+            raise first from first.__cause__
 
     @contextmanager
     def _while_changing(self) -> Iterator[None]:
@@ -287,6 +291,12 @@ class Conversation:
             if not self._is_changing:
                 scene.session.set_controls()  # raises if the session has failed
             scene.transport.report(scene.session, self._last)
+
+
+def _first_of(group: ExceptionGroup[Exception]) -> Exception:
+    """Give what failed first: where one task fails, the others are cancelled."""
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, ExceptionGroup) else first
 
 
 async def _speak_into(turn: Turn, voice: Voice, event: TextCame) -> None:
