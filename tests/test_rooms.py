@@ -26,6 +26,7 @@ LAYERS: list[set[str]] = [
         "capacity",
         "watch",
         "estimate",
+        "estimate_plot",
         "cost",
         "ledger",
         "telemetry",

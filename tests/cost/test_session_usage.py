@@ -7,11 +7,11 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
+from tests.cost.conftest import fake_engine, session_on
 
 from talking_avatar.cost import RateCard
 from talking_avatar.engine.base import Device
 from talking_avatar.testing import FakeEngine, in_virtual_time
-from tests.cost.conftest import fake_engine, session_on
 
 RATE = 24_000
 CARD = RateCard.of({"H200": "3.60", "L40S": "0.90"})

@@ -142,4 +142,66 @@ def _print_table(lines: tuple[Line, ...]) -> None:
             f"{line.usage.core_hours:.4f}",
             money(line.price, line.currency),
         )
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    Console(width=None if sys.stdout.isatty() else 130).print(table)
+
+
+@cost_app.command("estimate")
+def estimate(
+    hardware: Annotated[
+        str, typer.Option("--hardware", metavar="4xH100", help="GPUs that one session may use.")
+    ],
+    model: Annotated[str, typer.Option("--config", metavar="NAME", help="A named size.")]
+    = "avatar-57b",
+    rate: Rates = None,
+    rates: RatesFile = None,
+    currency: Currency = "USD",
+    sessions: Annotated[int, typer.Option("--sessions", help="At the busiest moment.")] = 1,
+    hours: Annotated[float, typer.Option("--hours", help="That the product is open.")] = 1.0,
+    busy: Annotated[float, typer.Option("--busy", help="Mean share of the sessions that run.")]
+    = 1.0,
+    minutes: Annotated[float, typer.Option("--minutes", help="Of one conversation.")] = 10.0,
+    power_cap: Annotated[float, typer.Option("--power-cap", help="Share of full power.")] = 1.0,
+    compare: Annotated[bool, typer.Option(help="Show other hardware beside it.")] = True,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Save the comparison: .svg.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:  # fmt: skip
+    """Say what sessions of the diffusion engine would cost, before any GPU is rented.
+
+    Exit status 1: nothing on that hardware holds 24 frames a second.
+    """
+    from talking_avatar import estimate as room
+    from talking_avatar.cli.estimate_tables import print_comparison, print_estimate, to_row
+    from talking_avatar.engine.diffusion.config import named_config
+    from talking_avatar.engine.diffusion.gpus import Hardware
+
+    if plot is not None and plot.suffix.lower() != ".svg":
+        fail(f"--plot {plot.name} must end in .svg", 2)
+    with errors_in_one_line():
+        card = rate_card(rate, rates, currency)
+        config, demand = (
+            named_config(model),
+            room.Demand(sessions=sessions, hours=hours, busy=busy, conversation_s=minutes * 60),
+        )
+        host = Hardware.parse(hardware, power_cap=power_cap)
+        names = (hardware, *(n for n in room.COMPARED if n != hardware))
+        hosts = (host, *(Hardware.parse(n, power_cap=power_cap) for n in names[1:]))
+        shown = [
+            room.of_candidate(candidate, demand, rates=card)
+            for _, candidate in room.compare(config, hosts)
+        ]
+        if plot is not None:
+            from talking_avatar.estimate_plot import draw
+
+            plot.write_text(draw(shown, names))
+        try:
+            ours = room.estimate(config, host, demand, rates=card)
+        except room.NotLiveError as error:
+            if compare and not as_json:
+                print_comparison(names, shown)
+            fail(str(error), 1)
+    if as_json:
+        typer.echo(json.dumps(to_row(hardware, ours), indent=2))
+        return
+    print_estimate(hardware, ours)
+    if compare:
+        print_comparison(names, shown)

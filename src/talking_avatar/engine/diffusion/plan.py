@@ -31,6 +31,10 @@ FP8_FLOPS = 1.49e15
 """Reached on large square FP8 products on one H200 (torch 2.11): the ceiling of any step."""
 WORK_BYTES = 512 * 2**20
 """Of a GPU's memory for activations, graphs and libraries, beside weights and cache."""
+DECODER_STATES = 7
+"""Pasts of the video decoder that a stream keeps: six chunks to go back, and the newest."""
+CODEC_BYTES = 1_410_000_000
+"""Weights of Wan2.2's codec in BF16, encoder included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,20 @@ def weight_bytes(config: AvatarDiTConfig, tp: int, precision: Precision) -> int:
     return total
 
 
+def decoder_bytes(config: AvatarDiTConfig, *, dtype_bytes: int) -> int:
+    """Count the decoder's weights and what one stream keeps of its past.
+
+    At full size in BF16 that is 1.4 GB and seven times 2.7 GB. A flow decoder has no past to speak
+    of, and its weights are a few megabytes.
+    """
+    if config.decoder != "video":
+        return 0
+    width = max(config.codec.decoder_width / 256, config.codec.encoder_width / 160)
+    weights = int(CODEC_BYTES * width * width) * dtype_bytes // 2
+    state = config.codec.state_values(*config.latent_size) * dtype_bytes
+    return weights + DECODER_STATES * state
+
+
 def render(*reports: PlanReport) -> RenderableType:
     """Lay reports of one model out for a terminal: what it is, then a column per placement."""
     from rich.console import Group
@@ -230,16 +248,23 @@ def check_memory(config: AvatarDiTConfig, options: DiffusionConfig) -> None:
         config, len(options.devices), precision=options.precision,
         kv_precision=options.kv_precision,
     )  # fmt: skip
-    for device, ranks in Counter(options.devices).items():
+    decoder_device = options.decoder_device or options.devices[0]
+    ranks_on = Counter(options.devices)
+    for device in dict.fromkeys((*ranks_on, decoder_device)):
+        ranks = ranks_on[device]
         needed = ranks * (report.rank_bytes - WORK_BYTES)
+        decodes = device == decoder_device
+        if decodes:
+            needed += decoder_bytes(config, dtype_bytes=4 if device == "cpu" else 2)
         needed += WORK_BYTES if device.startswith("cuda") else 0
         free = free_bytes(device)
         if free is not None and needed > free:
             raise OutOfMemory(
                 f"{config.name} needs {needed / 1e9:.1f} GB on {device} ({ranks} of "
                 f"{len(options.devices)} ranks in {options.precision}, one stream's cache in "
-                f"{options.kv_precision}), {free / 1e9:.1f} GB are free: use more devices, a "
-                "smaller precision or a smaller model",
+                f"{options.kv_precision}{', and the decoder' if decodes else ''}), "
+                f"{free / 1e9:.1f} GB are free: use more devices, a smaller precision or a smaller "
+                "model",
                 needed_bytes=needed,
                 free_bytes=free,
             )
