@@ -1,4 +1,4 @@
-"""A whole conversation through a room: LiveKit's `AgentSession`, the avatar, a user who barges in."""
+"""A whole conversation through a room: LiveKit's `AgentSession`, the avatar, an impatient user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exactly one report a segment, whatever happens; with LiveKit's own `AudioOutput`, without a room."""
+"""One report a segment, whatever happens; with LiveKit's own `AudioOutput`, without a room."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""One character in a room, kept alive: a session of the core, its tracks, and who speaks through it.
+"""One character in a room, kept alive: a session, its tracks, and who speaks through it.
 
-Takes a photo, an engine and segments of speech. Gives two published tracks, the end of each segment,
-and what it all cost. Used in the agent's process and in the worker alike; never knows agents.
+Takes a photo, an engine and segments of speech. Gives two published tracks, the end of each
+segment, and what it all cost. Used in the agent's process and in the worker alike; never knows
+agents.
 
 When the engine fails, the segment that was being said is finished as interrupted and the character
 starts again with the next; after `MAX_RESTARTS` it is given up.

@@ -188,7 +188,7 @@ class RemoteHost:
         )
 
     async def aclose(self) -> None:
-        """Have the worker leave. Idempotent; a worker that can't be reached leaves with the agent."""
+        """Have the worker leave; one that can't be reached leaves with the agent. Idempotent."""
         self._room.off("data_received", self._take)
         session_id, self._session_id = self._session_id, None
         if session_id is None:

@@ -22,7 +22,7 @@ from talking_avatar import AvatarSession, Turn, TurnResult
 from talking_avatar.errors import TurnClosed
 
 MAX_WAITING_S = 30.0
-"""Speech kept while there is no session to say it: an engine that starts. Past it, pushing waits."""
+"""Speech kept while there is no session to say it: an engine that starts. Past it pushing waits."""
 
 
 @dataclass(slots=True, eq=False)

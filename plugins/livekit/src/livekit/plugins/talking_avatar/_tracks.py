@@ -5,8 +5,8 @@ source, the picture when its sound is heard. Knows how far the sound was played 
 Never decides what is said.
 
 It paces by the session's deadlines and the depth of one queue, where LiveKit's `AVSynchronizer`
-goes by the room in two: that one has no time stamps, and after a stall of 200 ms it leaves the sound
-95 ms behind the picture for good (livekit 1.1.21).
+goes by the room in two: that one has no time stamps, and after a stall of 200 ms it leaves the
+sound 95 ms behind the picture for good (livekit 1.1.21).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+
+from livekit.rtc.participant import UnpublishTrackError
 
 from livekit import rtc
 from talking_avatar import Frame, MediaInfo, Position, Transport
@@ -171,5 +173,5 @@ async def _unpublish(room: rtc.Room, sid: str) -> None:
     try:
         async with asyncio.timeout(2):
             await room.local_participant.unpublish_track(sid)
-    except (rtc.room.RoomError, rtc.participant.UnpublishTrackError, TimeoutError):
+    except (UnpublishTrackError, TimeoutError):
         return

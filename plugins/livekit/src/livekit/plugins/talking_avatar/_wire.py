@@ -12,6 +12,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 
+from livekit.rtc.data_stream import StreamError
+
 from livekit import rtc
 
 from ._character import Character
@@ -143,7 +145,7 @@ async def _until_silent(reader: rtc.ByteStreamReader) -> AsyncIterator[bytes]:
         try:
             async with asyncio.timeout(SILENT_S):
                 data = await anext(reader)
-        except StopAsyncIteration:
+        except (StopAsyncIteration, StreamError):  # its end, or the agent's
             return
         except TimeoutError:
             logger.warning("a stream of speech lost its end", extra={"silent_s": SILENT_S})

@@ -127,9 +127,10 @@ class AvatarSession(BaseAvatarSession[AvatarEvent]):
         Args:
             agent_session: Whose speech it speaks.
             room: Where it appears.
-            livekit_url, livekit_api_key, livekit_api_secret: For the worker's token; else from
-                ``LIVEKIT_URL``, ``LIVEKIT_API_KEY`` and ``LIVEKIT_API_SECRET``. Not needed in the
-                agent's own process.
+            livekit_url: For the worker's token; else from ``LIVEKIT_URL``. Not needed, like the
+                next two, in the agent's own process.
+            livekit_api_key: Else from ``LIVEKIT_API_KEY``.
+            livekit_api_secret: Else from ``LIVEKIT_API_SECRET``.
 
         Raises:
             PhotoError: The photo cannot become a character.

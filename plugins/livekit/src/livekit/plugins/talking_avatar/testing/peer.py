@@ -118,7 +118,7 @@ class Peer:
             self._answered.set_result(None)
 
     def send_data(self, label: str, data: bytes) -> None:
-        channel = self._channels[label] if label in self._channels else None
+        channel = self._channels.get(label)
         if channel is not None and channel.readyState == "open":
             channel.send(data)
 

@@ -19,6 +19,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from aiohttp import WSMsgType, web
+from livekit.api.access_token import Claims
 from livekit.protocol import models, rtc
 from livekit.protocol import room as room_api
 
@@ -35,7 +36,7 @@ _PING_S = 5
 class _Participant:
     """One client: what it is called, what it publishes, and its two connections."""
 
-    def __init__(self, room: _Room, claims: api.Claims, socket: web.WebSocketResponse) -> None:
+    def __init__(self, room: _Room, claims: Claims, socket: web.WebSocketResponse) -> None:
         self.room = room
         self.sid = "PA_" + secrets.token_hex(6)
         self.identity = claims.identity
@@ -51,7 +52,7 @@ class _Participant:
         self.socket = socket
         self.peer = Peer(self)
 
-    def info(self, state: models.ParticipantInfo.State.ValueType) -> models.ParticipantInfo:
+    def info(self, state: models.ParticipantInfo.State) -> models.ParticipantInfo:
         return models.ParticipantInfo(
             sid=self.sid,
             identity=self.identity,
@@ -118,7 +119,7 @@ class _Room:
     async def announce(
         self,
         participant: _Participant,
-        state: models.ParticipantInfo.State.ValueType = models.ParticipantInfo.ACTIVE,
+        state: models.ParticipantInfo.State = models.ParticipantInfo.ACTIVE,
     ) -> None:
         """Tell everyone in the room what a participant is now."""
         update = rtc.ParticipantUpdate(participants=[participant.info(state)])
@@ -184,14 +185,9 @@ class RoomServer:
                 await participant.socket.close()
         await self._runner.cleanup()
 
-    def lose(self, room: str, identity: str) -> None:
-        """Cut a participant's connection without a word, as a network does."""
-        transport = self._rooms[room].participants[identity].socket
-        asyncio.ensure_future(transport.close(code=1011))
-
     # -- requests
 
-    def _claims(self, request: web.Request) -> api.Claims:
+    def _claims(self, request: web.Request) -> Claims:
         header = request.headers.get("Authorization", "").removeprefix("Bearer ")
         token = request.query.get("access_token") or header
         try:

@@ -28,7 +28,7 @@ from livekit.agents.utils import AudioBuffer, shortuuid
 SECONDS_PER_WORD = 0.35
 
 
-class ScriptedLLM(llm.LLM):
+class ScriptedLLM(llm.LLM[Any]):
     """Says the given replies in turn, word by word, and from the first again."""
 
     def __init__(self, replies: Iterable[str]) -> None:
@@ -50,7 +50,7 @@ class ScriptedLLM(llm.LLM):
 
 
 class _ScriptedStream(llm.LLMStream):
-    def __init__(self, model: llm.LLM, reply: str, **context: Any) -> None:
+    def __init__(self, model: llm.LLM[Any], reply: str, **context: Any) -> None:
         super().__init__(model, **context)
         self._reply = reply
 
@@ -62,7 +62,7 @@ class _ScriptedStream(llm.LLMStream):
             await asyncio.sleep(0)
 
 
-class ToneTTS(tts.TTS):
+class ToneTTS(tts.TTS[Any]):
     """Hums a syllable a word, `SECONDS_PER_WORD` each, as fast as it is asked to.
 
     Args:
@@ -112,7 +112,7 @@ def syllable(number: int, rate: int) -> npt.NDArray[np.int16]:
     return sound
 
 
-class ScriptedSTT(stt.STT):
+class ScriptedSTT(stt.STT[Any]):
     """Hears what it is told to have heard, whatever the microphone says."""
 
     def __init__(self) -> None:

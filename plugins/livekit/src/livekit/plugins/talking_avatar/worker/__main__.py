@@ -19,7 +19,7 @@ TOKEN_VARIABLE = "TALKING_AVATAR_WORKER_TOKEN"
 
 
 def parse() -> WorkerOptions:
-    """Read the command line; the token comes from the environment, where no process list shows it."""
+    """Read the command line. The token is in the environment, which no list of processes shows."""
     parser = argparse.ArgumentParser(
         prog="python -m livekit.plugins.talking_avatar.worker",
         description="Render the avatars of LiveKit agents elsewhere.",

@@ -13,6 +13,7 @@ import base64
 import binascii
 import hmac
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
 from uuid import uuid4
@@ -28,6 +29,8 @@ from .._character import Looks
 from .._messages import MOST_PHOTO_BYTES, Launch, Launched, Refusal
 from ..log import logger
 from .session import RoomSession
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _REMEMBERED = 256
 """Sessions that have ended and whose cost can still be asked for."""
@@ -121,7 +124,7 @@ class Dispatcher:
     # -- requests
 
     @web.middleware
-    async def _guard(self, request: web.Request, handler: web.RequestHandler) -> web.StreamResponse:
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Ask for the token, for everything but health."""
         token = self._options.token
         given = request.headers.get("Authorization", "")

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from livekit.agents.types import ATTRIBUTE_PUBLISH_ON_BEHALF
+from livekit.rtc.participant import PublishDataError
 
 from livekit import rtc
 from talking_avatar import TurnResult
@@ -207,7 +208,7 @@ class RoomSession:
                 destination_identities=[self._agent],
                 topic=TOPIC,
             )
-        except Exception as error:  # the library raises nothing narrower; the room is going down
+        except PublishDataError as error:  # the room is going down
             logger.debug("a report was not sent", extra={"reason": str(error)})
 
 
