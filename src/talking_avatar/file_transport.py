@@ -161,7 +161,12 @@ class _Writer:
         """Begin the hidden file."""
         import av
 
-        handle, part = mkstemp(prefix=f".{self._path.stem}-", suffix=".part", dir=self._path.parent)
+        folder = self._path.parent
+        if not folder.is_dir():
+            raise FileNotFoundError(f"there is no folder {folder} for {self._path.name}")
+        if self._path.is_dir():
+            raise IsADirectoryError(f"{self._path} is a folder: name a file in it")
+        handle, part = mkstemp(prefix=f".{self._path.stem}-", suffix=".part", dir=folder)
         os.close(handle)
         self._part = Path(part)
         muxer = _MUXERS[self._path.suffix.lower()]

@@ -46,7 +46,7 @@ def decode_file(file: MediaFile, *, max_s: float = 3 * 3600.0) -> Samples:
         with av.open(fspath(file) if isinstance(file, PathLike) else file) as container:
             return _decode(cast("InputContainer", container), name, max_s)
     except (av.error.FFmpegError, OSError) as error:
-        raise AudioFormatError(f"{name} cannot be read as sound: {error}") from error
+        raise AudioFormatError(f"{name} cannot be read as sound: {error.strerror}") from error
 
 
 def _decode(container: InputContainer, name: str, max_s: float) -> Samples:

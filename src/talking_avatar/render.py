@@ -117,17 +117,14 @@ async def render(
     session = AvatarSession(
         photo, engine=engine, transport=recorder, clock="unpaced", seed=seed, face=face
     )
-    try:
-        async with session:
+    async with session:
+        with _discarding_what_fails(file):
             for warning in session.avatar.warnings:
                 on_warning(warning)
             start = _Instant.now()
             with recorder.cancel_on_failure:
                 result = await session.say(samples, sample_rate=SAMPLE_RATE)
-        took = _Instant.now().since(start)
-    except BaseException:
-        file.discard()
-        raise
+    took = _Instant.now().since(start)
     if recorder.failure is not None:
         raise recorder.failure
     chunk_ms = recorder.chunk_ms(session.info.frames_per_chunk, start.wall_s)
@@ -150,6 +147,16 @@ async def render(
         peak_rss_bytes=peak_rss_bytes(),
         gpu_hours=session.gpu_hours(),
     )
+
+
+@contextmanager
+def _discarding_what_fails(file: FileTransport) -> Iterator[None]:
+    """Leave no half of a video, also when the user stops it: said before the file is closed."""
+    try:
+        yield
+    except BaseException:
+        file.discard()
+        raise
 
 
 @dataclass(frozen=True, slots=True)

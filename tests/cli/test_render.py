@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import os
@@ -20,8 +21,11 @@ from typer.testing import CliRunner, Result
 
 from talking_avatar.assets import portrait_path, speech_path
 from talking_avatar.cli import app
+from talking_avatar.config import PortraitConfig
 from talking_avatar.file_transport import _Writer
 from talking_avatar.media import decode_file
+from talking_avatar.render import Progress
+from talking_avatar.render import render as render_file
 
 SIZE = "192x256"
 REPORT = {
@@ -127,6 +131,44 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     assert (process.returncode, stdout) == (130, "")
     assert stderr == "error: interrupted: nothing was written\n"
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_rendering_that_is_stopped_half_way_leaves_nothing(tmp_path: Path) -> None:
+    config = PortraitConfig(width=192, height=256)
+    rendering: asyncio.Task[object] | None = None
+
+    def stop(progress: Progress) -> None:
+        if progress.frames == 40 and rendering is not None:
+            rendering.cancel()
+
+    rendering = asyncio.create_task(
+        render_file(
+            portrait_path(), speech_path(), tmp_path / "x.mp4", engine=config, on_progress=stop
+        )
+    )
+    with pytest.raises(asyncio.CancelledError):
+        await rendering
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("folder.mp4",), "is a folder"),
+        (("none/x.mp4",), "there is no folder"),
+        (("x.mp4", "--report", "x.mp4"), "would overwrite the video"),
+    ],
+)
+def test_a_name_that_cannot_be_written_is_refused_before_the_rendering(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], complaint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.mp4").mkdir()
+    result = render(Path(options[0]), *options[1:])
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.mp4"]
 
 
 def test_a_terminal_gets_a_progress_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

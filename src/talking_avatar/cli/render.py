@@ -55,7 +55,7 @@ def render(
     """Render PHOTO speaking SPEECH into a video file."""
     with errors_in_one_line():
         config = engine_config(engine, size, checkpoint, device or [])
-        _check_report_path(report)
+        _check_report_path(report, output)
         done = _render(photo, speech, output, config, seed, face)
         if report is not None:
             report.write_text(json.dumps(asdict(done), indent=2) + "\n")
@@ -108,8 +108,10 @@ def _parsed_size(size: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _check_report_path(report: Path | None) -> None:
+def _check_report_path(report: Path | None, output: Path) -> None:
     """Refuse before minutes of rendering, not after."""
+    if report == output:
+        raise ValueError(f"--report {report} would overwrite the video: give it another name")
     if report is not None and not report.parent.is_dir():
         raise FileNotFoundError(f"no folder {report.parent} for the report")
 
