@@ -96,7 +96,8 @@ class SoakReport:
         num_barge_ins: Calls of `interrupt` while a turn sounded.
         sound_after_max_ms: The longest from `interrupt` to the end of the cut turn's last sample.
         leaked_samples: Samples of speech handed over after an interruption; 0 by construction.
-        barge_in_stalls: Stalls within a second after an interruption.
+        barge_in_stalls: Stalls from an interruption to the next turn, 0.1 to 0.6 s later; those of
+            a busy machine included, of which ``stats.num_stalls`` has all.
         rss_slope_mb_per_hour: Of memory, after a warm-up of a quarter of the time: until then the
             allocator still finds out how many pictures are alive at once (2.3 MB each).
         rss_mb: Of memory at the end.
@@ -277,9 +278,9 @@ async def run_soak(
         num_barge_ins = num_stalls = 0
         while (at := time.monotonic() - begin) < minutes * 60:
             rss.append((at / 3600, process.memory_info().rss / 1e6))
-            stalls_before = session.stats().num_stalls
-            num_barge_ins += await _barge_in(session, listener, speech, dice)
+            interrupted, stalls_before = await _barge_in(session, listener, speech, dice)
             await session.idle(dice.uniform(0.1, 0.6))
+            num_barge_ins += interrupted
             num_stalls += session.stats().num_stalls - stalls_before
         stats = session.stats()
         tasks_left = len(asyncio.all_tasks()) - num_tasks
@@ -303,12 +304,14 @@ async def _barge_in(
     listener: _Listener,
     speech: npt.NDArray[np.float32],
     dice: random.Random,
-) -> bool:
+) -> tuple[bool, int]:
+    """Give whether a turn was cut, and the stalls there had been when it was."""
     saying = asyncio.create_task(session.say(speech, sample_rate=SAMPLE_RATE))
     await asyncio.sleep(dice.uniform(0.0, 1.5))
+    stalls = session.stats().num_stalls
     listener.interrupted_at = asyncio.get_running_loop().time()
     await session.interrupt()
-    return (await saying).interrupted
+    return (await saying).interrupted, stalls
 
 
 def _slope(points: list[tuple[float, float]]) -> float:
