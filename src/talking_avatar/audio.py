@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from numbers import Integral
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -56,8 +57,10 @@ class AudioFormat:
     encoding: Encoding = "int16"
 
     def __post_init__(self) -> None:
-        if not 4_000 <= self.sample_rate <= 384_000:
-            raise ValueError(f"sample_rate {self.sample_rate} must be 4000 to 384000")
+        if not isinstance(self.sample_rate, Integral) or not 4_000 <= self.sample_rate <= 384_000:
+            raise ValueError(
+                f"sample_rate {self.sample_rate!r} must be a whole number, 4000 to 384000"
+            )
         if not 1 <= self.channels <= 32:
             raise ValueError(f"channels {self.channels} must be 1 to 32")
         if self.encoding not in get_args(Encoding):
@@ -94,6 +97,11 @@ class AudioFormat:
         if array.ndim not in (1, 2):
             raise AudioFormatError(
                 f"an array of shape {array.shape} is no sound: (frames,) or (frames, channels)"
+            )
+        if array.ndim == 2 and not 1 <= array.shape[1] <= 32:
+            raise AudioFormatError(
+                f"an array of shape {array.shape} would have {array.shape[1]} channels, and 32 are "
+                "the most: is it (channels, frames)? Pass array.T"
             )
         return cls(sample_rate, 1 if array.ndim == 1 else array.shape[1], encoding)
 

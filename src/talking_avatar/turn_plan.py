@@ -85,6 +85,11 @@ class Outcome:
     stalled_frames: int
     runs: tuple[Run, ...]
 
+    @property
+    def ends_at(self) -> float:
+        """Where on the timeline its last sample ended, in frames; 0 where none was shown."""
+        return self.runs[-1].ends_at if self.runs else 0.0
+
     def samples_played_at(self, frame_position: float) -> int:
         """Samples of the turn that lie before a position on the timeline, in frames."""
         played = 0

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from talking_avatar.engine.base import Engine
 
 
+ENGINE_NAMES = ("portrait", "diffusion")
+
+
 async def open_engine(config: EngineConfig | str = "portrait") -> Engine:
     """Open an engine: load what it needs and hold its devices.
 
@@ -32,6 +35,8 @@ async def open_engine(config: EngineConfig | str = "portrait") -> Engine:
         OutOfMemory: Its devices have too little memory.
     """
     if isinstance(config, str):
+        if config not in ENGINE_NAMES:
+            raise ValueError(f"engine {config!r} must be one of {', '.join(ENGINE_NAMES)}")
         config = TypeAdapter[EngineConfig](EngineConfig).validate_python({"kind": config})
     match config:
         case PortraitConfig():

@@ -14,9 +14,9 @@ Never: paces, plays sound, or knows what a turn is.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, isfinite
 from os import PathLike
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -125,6 +125,17 @@ class Controls:
     mouth_gain: float = 1.0
     emotion: Emotion = "neutral"
     emotion_strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.emotion not in get_args(Emotion):
+            raise ValueError(
+                f"emotion {self.emotion!r} must be one of {', '.join(get_args(Emotion))}"
+            )
+        if len(self.head) != 3 or (self.gaze is not None and len(self.gaze) != 2):
+            raise ValueError(f"head {self.head} must be 3 angles, gaze {self.gaze} (x, y) or None")
+        numbers = (self.blink or 0.0, *(self.gaze or ()), *self.head, self.emotion_strength)
+        if not all(map(isfinite, (*numbers, self.mouth_gain))) or self.mouth_gain < 0:
+            raise ValueError(f"{self} must hold finite numbers, and no negative mouth_gain")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

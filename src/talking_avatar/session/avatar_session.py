@@ -6,13 +6,14 @@ the owner task. Cancelling a caller takes back what it asked for, never the sess
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from math import ceil
+from math import ceil, isfinite
 from pathlib import Path
 from types import TracebackType
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from talking_avatar.audio import Encoding
 from talking_avatar.config import EngineConfig
@@ -180,7 +181,7 @@ class AvatarSession:
             voice_agent_s=voice_agent_s,
         )
         try:
-            async with turn, aclosing(pieces(audio)) as spoken:
+            async with turn.leaving_when_over(), turn, aclosing(pieces(audio)) as spoken:
                 async for piece in spoken:
                     await turn.push(piece)
             return await turn.result()
@@ -198,6 +199,8 @@ class AvatarSession:
         """Begin a turn whose speech comes bit by bit; see `Turn`. Arguments as for `say`.
 
         Raises:
+            AudioFormatError: No sample rate was stated.
+            ValueError: What was stated is no format.
             SessionNotStarted, SessionClosed: There is no session.
         """
         return Turn(
@@ -226,6 +229,8 @@ class AvatarSession:
 
     async def idle(self, seconds: float) -> None:
         """Wait for seconds of the session's own timeline; an unpaced one moves for it."""
+        if not isfinite(seconds):
+            raise ValueError(f"seconds {seconds} must be finite")
         await self._running.idle(ceil(seconds * FPS))
 
     # -- the character
@@ -248,13 +253,18 @@ class AvatarSession:
 
     # -- what comes out
 
-    def frames(self) -> FrameReader:
+    def frames(self, *, until: asyncio.Future[Any] | None = None) -> FrameReader:
         """Give the session's one reader of frames.
+
+        Args:
+            until: A task, such as that of `say`: the iteration ends when it is done and the frames
+                that left before were taken. None: it ends with the session. An unpaced session has
+                no frames but those of turns, so a loop that waits for one more would wait for ever.
 
         Raises:
             SessionError: There is one already.
         """
-        return self._running.outlet.attach_reader()
+        return self._running.outlet.attach_reader(until)
 
     # -- what is known
 

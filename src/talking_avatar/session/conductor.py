@@ -19,7 +19,7 @@ import anyio
 
 from talking_avatar.cost import Meter
 from talking_avatar.engine.base import FPS, AvatarStream, Controls, EngineInfo
-from talking_avatar.errors import SessionClosed
+from talking_avatar.errors import SessionClosed, SessionError
 from talking_avatar.pacing import LATE_S, Pacer, missed_cause
 from talking_avatar.session.declick import Declicker
 from talking_avatar.session.gestures import Gesture, GestureName
@@ -111,7 +111,12 @@ class Conductor:
         self._controls = controls
 
     def check_running(self) -> None:
-        """Raise why the session has ended, if it has."""
+        """Raise why the session cannot be used here, if so: it has ended, or is another loop's."""
+        if not _is_running_here(self._loop):
+            raise SessionError(
+                "a session belongs to the event loop that started it: from another thread, pass "
+                "its coroutines to asyncio.run_coroutine_threadsafe(..., loop)"
+            )
         if self._error is not None:
             raise self._error.with_traceback(None)  # or it would grow with every caller
         if self._is_over:
@@ -403,7 +408,8 @@ class Conductor:
         played = float(elapsed_frames)
         if position.source != "handed_out":
             self._results.note_played(position, self._loop.time())
-            played = max(position.seconds * FPS, played - _DRAIN_FRAMES)
+            if self._is_live:  # else time stands still when the last frame has left: who waits?
+                played = max(position.seconds * FPS, played - _DRAIN_FRAMES)
         self._machine.settle(played)
         self._finish(self._machine.take_outcomes())
 
@@ -412,3 +418,10 @@ class Conductor:
             return []
         position = self._outlet.played_position(self._machine.next_frame)
         return self._results.finish(outcomes, position, self._error)
+
+
+def _is_running_here(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:  # no loop runs in this thread
+        return False

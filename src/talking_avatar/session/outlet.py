@@ -11,6 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 import anyio
 import numpy as np
@@ -62,14 +63,14 @@ class FrameQueue:
         self._note_drops = note_drops
         self._offers: deque[Offer] = deque()
         self._changed = asyncio.Event()
-        self._is_closed = False
+        self.is_closed = False
         self._error: Exception | None = None
         self.taken_frames = 0
         self.was_behind = False
 
     def offer(self, offer: Offer) -> None:
         """Add a frame at once; older ones give way."""
-        if self._is_closed:
+        if self.is_closed:
             return
         if len(self._offers) >= self._size:
             num_dropped = len(self._offers) if self._drops_to_newest else 1
@@ -84,11 +85,11 @@ class FrameQueue:
 
         It is added first so that `mute` reaches it while we wait.
         """
-        if self._is_closed:
+        if self.is_closed:
             return
         self._offers.append(offer)
         self._changed.set()
-        while len(self._offers) > self._size and not self._is_closed:
+        while len(self._offers) > self._size and not self.is_closed:
             self._changed.clear()
             await self._changed.wait()
 
@@ -100,7 +101,7 @@ class FrameQueue:
         """
         self.was_behind = bool(self._offers)
         while not self._offers:
-            if self._is_closed:
+            if self.is_closed:
                 if self._error is not None:
                     raise self._error
                 return None
@@ -118,9 +119,13 @@ class FrameQueue:
                 self._offers[at] = offer.muted()
 
     def close(self, error: Exception | None = None) -> None:
-        """No frame comes any more; ``error`` is raised to the taker after the last one."""
-        self._is_closed, self._error = True, error
-        self._changed.set()
+        """No frame comes any more; ``error`` is raised to the taker after the last one.
+
+        The first to close it says why.
+        """
+        if not self.is_closed:
+            self.is_closed, self._error = True, error
+            self._changed.set()
 
 
 class FrameReader:
@@ -135,7 +140,7 @@ class FrameReader:
         self,
         queue: FrameQueue,
         note_taken: Callable[[Offer, bool], None],
-        detach: Callable[[], None],
+        detach: Callable[[FrameReader], None],
     ) -> None:
         self.queue = queue
         self._note_taken = note_taken
@@ -158,7 +163,7 @@ class FrameReader:
 
     def close(self) -> None:
         """Take no more frames; make room for another reader."""
-        self._detach()
+        self._detach(self)
         self.queue.close()
 
 
@@ -202,21 +207,25 @@ class Outlet:
             queues.append(self._to_transport)
         return queues
 
-    def attach_reader(self) -> FrameReader:
-        """Give the session's one reader.
+    def attach_reader(self, until: asyncio.Future[Any] | None = None) -> FrameReader:
+        """Give the session's one reader; it ends when ``until`` is done.
 
         Raises:
             SessionError: There is one already.
         """
-        if self._reader is not None and self._reader() is not None:
+        reader = self._reader() if self._reader is not None else None
+        if reader is not None and not reader.queue.is_closed:
             raise SessionError("frames() already has a reader: share its frames, or close it first")
         queue = self._queue("reader_dropped", drops_to_newest=True)
+        if until is not None:
+            until.add_done_callback(lambda _: queue.close())
         reader = FrameReader(queue, self._note_reader_took, self._detach_reader)
         self._reader = weakref.ref(reader, lambda _: queue.close())  # nobody waits for it any more
         return reader
 
-    def _detach_reader(self) -> None:
-        self._reader = None
+    def _detach_reader(self, reader: FrameReader) -> None:
+        if self._reader is not None and self._reader() is reader:
+            self._reader = None
 
     async def hand_over(self, frame: Frame, *, due: float | None, woken: float) -> None:
         """Offer a frame to all takers; an unpaced session waits until they have room."""
@@ -264,17 +273,24 @@ class Outlet:
                 self._note_taken(offer, was_behind=queue.was_behind)
                 await transport.send(offer.frame)
         except TransportClosed as error:
-            _log.warning("session_transport_closed", reason=str(error))
-            self._transport = None
-            queue.close()
+            self._lose_transport(error)
+
+    def _lose_transport(self, error: TransportClosed) -> None:
+        """Run on without it: whoever listened has gone."""
+        _log.warning("session_transport_closed", reason=str(error))
+        self._transport = None
+        self._to_transport.close()
 
     async def interrupt(self) -> None:
         """Mute all that was not yet taken; have the far end drop what it has not yet played."""
         for queue in self._queues():
             queue.mute()
         if self._transport is not None:
-            with anyio.move_on_after(INTERRUPT_WAIT_S):
-                await self._transport.interrupt()
+            try:
+                with anyio.move_on_after(INTERRUPT_WAIT_S):
+                    await self._transport.interrupt()
+            except TransportClosed as error:
+                self._lose_transport(error)
 
     def mute(self, turn_ids: Collection[int]) -> None:
         """Silence what was not yet taken of some turns."""

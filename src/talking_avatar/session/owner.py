@@ -58,6 +58,17 @@ class Settings:
             raise ValueError(f"clock {self.clock!r} must be 'live' or 'unpaced'")
         if self.pixel_format not in ("rgb24", "i420"):
             raise ValueError(f"pixel_format {self.pixel_format!r} must be 'rgb24' or 'i420'")
+        is_named = isinstance(self.engine, (str, PortraitConfig, DiffusionConfig))
+        if not (is_named or hasattr(self.engine, "prepare")):
+            raise TypeError(
+                f"engine: {type(self.engine).__name__} is neither the name of an engine, nor its "
+                "configuration, nor an open engine"
+            )
+        if not (self.transport is None or hasattr(self.transport, "send")):
+            raise TypeError(
+                f"transport: {type(self.transport).__name__} is none: subclass "
+                "talking_avatar.Transport"
+            )
 
 
 class Owner:

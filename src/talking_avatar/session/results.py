@@ -118,14 +118,16 @@ class Results:
         return self._usage_of(now.since(begin))
 
     def _result_of(self, outcome: Outcome, position: Position) -> TurnResult:
-        played = outcome.handed_out
+        played, source = outcome.handed_out, position.source
         if outcome.interrupted:
             played = min(played, outcome.samples_played_at(position.seconds * FPS))
+        elif position.seconds * FPS < outcome.ends_at - 1e-6:
+            source = "handed_out"  # all of it: more than the far end has told of
         latency = self._waiting[outcome.turn_id].latency
         return TurnResult(
             turn_id=outcome.turn_id,
             played_s=played / SAMPLE_RATE,
-            source=position.source,
+            source=source,
             interrupted=outcome.interrupted,
             first_frame_s=latency.pipeline_s if latency else None,
             num_frames=outcome.num_frames,

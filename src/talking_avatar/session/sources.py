@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable
+from dataclasses import replace
 from os import PathLike
 from typing import Any, TypeAlias
 
@@ -26,22 +27,30 @@ SLICE_SAMPLES = 12_000
 """Half a second at 24 kHz is converted at once: 1 ms of the event loop's time at most."""
 
 
-def format_of(
-    data: Pcm, *, sample_rate: int | None, channels: int, encoding: Encoding
-) -> AudioFormat:
-    """Give the format of a piece of PCM: stated by the caller, or by the array's dtype.
+def stated_format(sample_rate: int | None, channels: int, encoding: Encoding) -> AudioFormat:
+    """Give what the caller stated.
 
     Raises:
-        AudioFormatError: Nobody stated the sample rate, or the array is no sound.
+        AudioFormatError: Nobody stated the sample rate.
+        ValueError: It is no format.
     """
     if sample_rate is None:
         raise AudioFormatError(
             "PCM does not say its sample rate: pass sample_rate=... (and channels, encoding)"
         )
-    if isinstance(data, np.ndarray) and data.dtype != np.uint8:
-        stated = AudioFormat.of_array(data, sample_rate)
-        return AudioFormat(sample_rate, max(channels, stated.channels), stated.encoding)
     return AudioFormat(sample_rate, channels, encoding)
+
+
+def format_of(data: Pcm, stated: AudioFormat) -> AudioFormat:
+    """Give the format of a piece of PCM: as stated, but an array's dtype and shape know better.
+
+    Raises:
+        AudioFormatError: The array is no sound.
+    """
+    if not isinstance(data, np.ndarray) or data.dtype == np.uint8:
+        return stated
+    own = AudioFormat.of_array(data, stated.sample_rate)
+    return replace(own, channels=max(stated.channels, own.channels))
 
 
 def slices(data: Pcm, format: AudioFormat) -> list[Pcm]:

@@ -6,13 +6,15 @@ Never decides what is shown: it tells the turn machine, by way of the conductor.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from talking_avatar.audio import Encoding, Pcm, SpeechStream
 from talking_avatar.engine.base import SAMPLE_RATE
 from talking_avatar.errors import TurnClosed
-from talking_avatar.session.sources import format_of, slices
+from talking_avatar.session.sources import format_of, slices, stated_format
 from talking_avatar.types import TurnResult
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ class Turn:
         voice_agent_s: float | None,
     ) -> None:
         self._conductor = conductor
-        self._stated = (sample_rate, channels, encoding)
+        self._stated = stated_format(sample_rate, channels, encoding)
         self._stream: SpeechStream | None = None
         self._has_ended = False
         self._result: asyncio.Future[TurnResult] = asyncio.get_running_loop().create_future()
@@ -74,9 +76,7 @@ class Turn:
         """
         self._check_open()
         if self._stream is None:
-            sample_rate, channels, encoding = self._stated
-            stated = format_of(data, sample_rate=sample_rate, channels=channels, encoding=encoding)
-            self._stream = SpeechStream(stated)
+            self._stream = SpeechStream(format_of(data, self._stated))
         for number, piece in enumerate(slices(data, self._stream.format)):
             if number:
                 await asyncio.sleep(0)  # so that long speech never holds the loop
@@ -116,6 +116,32 @@ class Turn:
             EngineFailed: The engine failed before the turn was over.
         """
         return await asyncio.shield(self._result)
+
+    @asynccontextmanager
+    async def leaving_when_over(self) -> AsyncIterator[None]:
+        """Leave the block as soon as the turn is over, whatever it waits for by then.
+
+        So that a synthesis that gives nothing more does not hold back who was interrupted. What
+        waits in the block is cancelled once, and may clean up.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(None) as leaving:
+                is_inside = True
+
+                def leave(_: object) -> None:
+                    if is_inside:
+                        leaving.reschedule(loop.time())
+
+                self._result.add_done_callback(leave)
+                try:
+                    yield
+                finally:
+                    is_inside = False
+                    self._result.remove_done_callback(leave)
+        except TimeoutError:
+            if not leaving.expired():
+                raise
 
     def cut(self) -> None:
         """End this turn now, and no other; at once, without waiting."""
