@@ -13,6 +13,7 @@ import pytest
 from talking_avatar import Frame, MediaInfo, Transport, TransportClosed
 from talking_avatar.testing import TRANSPORT_CHECKS
 from talking_avatar_websocket import EspeakVoice, Voice, VoiceFailed, WebsocketTransport, connect
+from talking_avatar_websocket._access import Access
 from talking_avatar_websocket._broadcast import Broadcast
 from talking_avatar_websocket._events import (
     MAX_EVENTS,
@@ -23,8 +24,13 @@ from talking_avatar_websocket._events import (
     SpeechEnded,
 )
 from talking_avatar_websocket._limits import Limits
-from talking_avatar_websocket._outbox import Parcel
-from talking_avatar_websocket._packets import MediaPacket
+from talking_avatar_websocket._messages import Feedback, Flushed
+from talking_avatar_websocket._outbox import Outbox, Parcel
+from talking_avatar_websocket._packets import MediaPacket, VideoCodec
+from talking_avatar_websocket._protocol import ServerProtocol
+from talking_avatar_websocket._rate import RateRange
+from talking_avatar_websocket._showing import Showing
+from talking_avatar_websocket._viewer import Viewer
 
 MEDIA = MediaInfo(
     width=128, height=192, pixel_format="i420", fps=24, sample_rate=24_000, clock="live"
@@ -210,3 +216,56 @@ class TestEspeak:
     async def test_senseless_speeds_are_refused(self) -> None:
         with pytest.raises(ValueError, match="words_per_minute"):
             EspeakVoice(words_per_minute=5)
+
+
+class TestShowing:
+    async def test_the_encoder_follows_its_median_viewer(self) -> None:
+        now = 0.0
+        viewers: dict[int, Viewer] = {}
+        for number in (1, 2, 3):
+            protocol = ServerProtocol(Limits(), Access(), now=0.0)
+            codec: VideoCodec = "vp8"
+            viewers[number] = Viewer(number, protocol, Outbox(Limits()), codec, "pcm", lambda: None)
+        showing = Showing(1, MEDIA, viewers, rates=RateRange(), limits=Limits(), now=lambda: now)
+        lane = showing._broadcast._lane("vp8")
+        showing.tick()
+        viewers[1].outbox.num_dropped_video += 5
+        now = 3.0
+        showing.tick()
+        assert lane.kbps == 1_800, "one of three is behind: it loses frames, the others nothing"
+        viewers[1].outbox.num_dropped_video += 5
+        viewers[2].feedback = Feedback(decode_queue=20)
+        now = 6.0
+        showing.tick()
+        assert lane.kbps == 1_260, "two of three are behind"
+        viewers[2].feedback = Feedback(decode_queue=0)
+        for second in range(7, 30):
+            now = float(second)
+            showing.tick()
+        assert lane.kbps > 1_260
+        await showing.aclose()
+
+    async def test_a_flush_waits_for_the_speaker_and_no_longer_than_its_time(self) -> None:
+        loop = asyncio.get_running_loop()
+        protocol = ServerProtocol(Limits(), Access(), now=0.0)
+        viewer = Viewer(1, protocol, Outbox(Limits()), "vp8", "pcm", lambda: None)
+        limits = Limits(flush_timeout_s=0.3)
+        showing = Showing(1, MEDIA, {1: viewer}, rates=RateRange(), limits=limits, now=loop.time)
+        showing.join(viewer)
+        await showing.offer(frame(0))
+        flushing = asyncio.create_task(showing.flush(7, viewer))
+        await asyncio.sleep(0)
+        showing.report(viewer, Flushed(flush_id=6, stream=1, pts_us=1))
+        showing.report(viewer, Flushed(flush_id=7, stream=2, pts_us=1))
+        await asyncio.sleep(0.01)
+        assert not flushing.done(), "another flush, or another stream, is not this one"
+        showing.report(viewer, Flushed(flush_id=7, stream=1, pts_us=20_000))
+        await asyncio.wait([flushing], timeout=0.2)
+        assert flushing.done()
+        position = showing.position(viewer)
+        assert position is not None
+        assert (position.seconds, position.source) == (0.02, "acknowledged")
+        started = loop.time()
+        await showing.flush(8, viewer)
+        assert loop.time() - started >= 0.29
+        await showing.aclose()

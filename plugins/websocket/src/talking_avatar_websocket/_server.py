@@ -24,40 +24,13 @@ from websockets.http11 import Request, Response
 from talking_avatar_websocket._access import Access, allows_origin, is_loopback
 from talking_avatar_websocket._audience import Audience
 from talking_avatar_websocket._connection import Connection
-from talking_avatar_websocket._events import (
-    EventQueue,
-    InterruptAsked,
-    PauseAsked,
-    PhotoCame,
-    ResumeAsked,
-    SpeechBegan,
-    SpeechCame,
-    SpeechEnded,
-    TextCame,
-    ViewerEvent,
-)
+from talking_avatar_websocket._events import EventQueue, SpeechCame
 from talking_avatar_websocket._http import SOCKET_PATH, Site, forbidden
 from talking_avatar_websocket._limits import Limits
-from talking_avatar_websocket._messages import (
-    AudioStart,
-    AudioStop,
-    ErrorCode,
-    ErrorMessage,
-    Interrupt,
-    Pause,
-    PhotoRejected,
-    Resume,
-    SayText,
-    ServerMessage,
-)
-from talking_avatar_websocket._protocol import (
-    ClientEvent,
-    MicrophoneSound,
-    ServerProtocol,
-    UploadedPhoto,
-)
-from talking_avatar_websocket._sound import BadSound, MicrophoneDecoder
+from talking_avatar_websocket._messages import ErrorCode, ErrorMessage, ServerMessage
+from talking_avatar_websocket._protocol import ClientEvent, ServerProtocol
 from talking_avatar_websocket._viewer import Offering, Viewer
+from talking_avatar_websocket._wishes import Wishes
 
 _log = structlog.stdlib.get_logger("talking_avatar.websocket")
 
@@ -126,7 +99,7 @@ class AvatarServer:
         self._limits = limits or Limits()
         self._site = site or Site()
         self._events = EventQueue()
-        self._decoders: dict[int, MicrophoneDecoder] = {}
+        self._wishes = Wishes(self._offering.features)
         self._waiting: OrderedDict[Connection, None] = OrderedDict()
         self._connections: set[Connection] = set()
         self._audience: Audience | None = None
@@ -273,7 +246,7 @@ class AvatarServer:
         viewer = connection.viewer
         reason = connection.protocol.closing
         if viewer is not None:
-            self._decoders.pop(viewer.number, None)
+            self._wishes.forget(viewer)
             _log.info(
                 "websocket_viewer_left",
                 viewer=viewer.number,
@@ -289,57 +262,13 @@ class AvatarServer:
             connection.protocol.refuse(code, message, retry_after_s=1.0)
             connection.close()
 
-    # -- events
-
     def _note(self, viewer: Viewer, event: ClientEvent) -> None:
         """Hand on what a speaker asks for, or say why not."""
-        noted = self._translated(viewer, event)
-        if noted is None or self._events.put(noted) or isinstance(noted, SpeechCame):
+        wish = self._wishes.of(viewer, event)
+        if wish is None or self._events.put(wish) or isinstance(wish, SpeechCame):
             return
-        viewer.send(
-            ErrorMessage(
-                code="capacity", message="the server is busy: try again", retry_after_s=1.0
-            )
-        )
-
-    def _translated(self, viewer: Viewer, event: ClientEvent) -> ViewerEvent | None:
-        features, number = self._offering.features, viewer.number
-        match event:
-            case Interrupt():
-                return InterruptAsked(number)
-            case Pause():
-                return PauseAsked(number)
-            case Resume():
-                return ResumeAsked(number)
-            case SayText() if features.say_text:
-                return TextCame(number, event.text, event.language, event.request_id)
-            case AudioStart() if event.codec in features.audio_input:
-                decoder = MicrophoneDecoder(event.codec, event.sample_rate)
-                self._decoders[number] = decoder
-                return SpeechBegan(number, decoder.sample_rate)
-            case MicrophoneSound() if number in self._decoders:
-                return self._decoded(viewer, event)
-            case AudioStop():
-                return SpeechEnded(number) if self._decoders.pop(number, None) else None
-            case UploadedPhoto() if features.photo:
-                return PhotoCame(number, event.data, event.face)
-            case UploadedPhoto():
-                viewer.send(
-                    PhotoRejected(code="not_accepted", message="this server takes no photos")
-                )
-            case SayText() | AudioStart():
-                viewer.send(
-                    ErrorMessage(code="not_supported", message="this server does not do that")
-                )
-        return None
-
-    def _decoded(self, viewer: Viewer, event: MicrophoneSound) -> ViewerEvent | None:
-        try:
-            samples = self._decoders[viewer.number].decode(event.payload)
-        except BadSound as error:
-            viewer.send(ErrorMessage(code="audio_format", message=str(error)))
-            return None
-        return SpeechCame(viewer.number, samples) if len(samples) else None
+        busy = "the server is busy: try again"
+        viewer.send(ErrorMessage(code="capacity", message=busy, retry_after_s=1.0))
 
     # -- for transports and applications
 
