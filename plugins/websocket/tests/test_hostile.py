@@ -89,6 +89,15 @@ class TestSlowViewers:
             writer.close()
             del reader
 
+    async def test_one_that_never_reads_does_not_hold_up_the_servers_end(self, stage: Any) -> None:
+        async with stage(limits=Limits(stuck_s=300.0)) as running, connect(running.url) as healthy:
+            _, writer = await never_reading(running.url)
+            await watch(healthy, 48)
+            async with asyncio.timeout(WAIT_S):
+                await running.server.aclose()
+            assert running.server.num_viewers == 0
+            writer.close()
+
     async def test_one_that_reads_late_gets_sound_in_order_and_a_key_frame(
         self, stage: Any
     ) -> None:

@@ -32,6 +32,9 @@ from talking_avatar_websocket._protocol import (
 )
 from talking_avatar_websocket._viewer import Viewer
 
+GOODBYE_S = 2.0
+"""For the last messages of a connection and its closing handshake."""
+
 
 class Connection:
     """One client's connection, from the HTTP upgrade to its end.
@@ -79,8 +82,13 @@ class Connection:
                 self._audience.leave(self.viewer)
 
     def close(self) -> None:
-        """Send what the protocol has to say, then close; `ServerProtocol.refuse` comes first."""
+        """Send what the protocol has to say, then close; `ServerProtocol.refuse` comes first.
+
+        A client that does not take its goodbye is cut off after two seconds.
+        """
         self._wake()
+        loop = asyncio.get_running_loop()
+        loop.call_later(GOODBYE_S, self._socket.transport.abort)
 
     def _wake(self) -> None:
         self._to_send.set()
@@ -164,7 +172,7 @@ class Connection:
         assert self.protocol.closing is not None
         self._outbox.drop_media()
         self._collect()
-        async with asyncio.timeout(self._limits.stuck_s):
+        async with asyncio.timeout(GOODBYE_S):
             while (message := self._outbox.take(self._now())) is not None:
                 await self._socket.send(message)
             await self._socket.close(CLOSE_CODES[self.protocol.closing], self.protocol.closing)
