@@ -331,7 +331,7 @@ function measures() {
       high: 80,
     },
     {
-      name: "Lips − sound",
+      name: "Lip sync",
       values: ({ skewMs }) => [skewMs],
       text: ({ skewMs, skewWorstMs }) => `${ms(skewMs)}, at most ${ms(skewWorstMs)}`,
       low: -40,
