@@ -25,6 +25,7 @@ from talking_avatar_websocket import (
     AvatarServer,
     Conversation,
     Features,
+    Limits,
     Offering,
     Scene,
     WebsocketTransport,
@@ -102,12 +103,16 @@ class Stage:
     """A character, served; can be stopped and started on the same port."""
 
     token: str | None = None
+    limits: Limits | None = None
     port: int = 0
 
     async def start(self) -> None:
         features = Features(say_text=True, photo=False, audio_input=["pcm", "opus"])
         self.server = AvatarServer(
-            port=self.port, token=self.token, offering=Offering(features=features)
+            port=self.port,
+            token=self.token,
+            limits=self.limits,
+            offering=Offering(features=features),
         )
         await self.server.start()
         self.port = urlsplit(self.server.url).port or 0

@@ -7,6 +7,8 @@ from itertools import pairwise
 
 import pytest
 
+from talking_avatar_websocket import Limits
+
 pytestmark = pytest.mark.browser
 
 
@@ -213,6 +215,42 @@ async def test_token_is_asked_for_and_kept_out_of_the_address(visit, stage):
     assert stage.token not in by_fragment.page.url
     await by_fragment.page.reload()
     await by_fragment.is_open()
+
+
+async def test_module_needs_no_page(visit, stage):
+    page = await visit(
+        f"{stage.url}icon.svg" if stage.url.endswith("/") else f"{stage.url}/icon.svg"
+    )
+    seen = await page.evaluate(
+        """async () => {
+            const { TalkingAvatar } = await import('/talking-avatar.js');
+            const html = 'http://www.w3.org/1999/xhtml';
+            const canvas = document.createElementNS(html, 'canvas');
+            const avatar = new TalkingAvatar({ canvas, url: `ws://${location.host}/ws` });
+            const types = new Set();
+            for (const type of ['welcome', 'stream', 'shown', 'second', 'stats'])
+                avatar.addEventListener(type, () => types.add(type));
+            avatar.connect();
+            for (let i = 0; i < 200 && types.size < 5; i += 1)
+                await new Promise((go) => setTimeout(go, 50));
+            await avatar.close();
+            return { types: [...types].sort(), size: [canvas.width, canvas.height] };
+        }"""
+    )
+    assert seen["types"] == ["second", "shown", "stats", "stream", "welcome"]
+    assert seen["size"] == [176, 272]
+
+
+async def test_microphone_stops_where_the_server_stops_it(visit, stage):
+    await stage.stop()
+    stage.limits = Limits(max_input_s=11.5)
+    await stage.start()
+    page = await visit()
+    await page.is_open()
+    await page.page.click("#microphone")
+    await page.until("document.querySelector('#microphone').ariaPressed === 'true'")
+    await page.until("document.querySelector('#notice').innerText.includes('turned off in')")
+    await page.until("document.querySelector('#microphone').ariaPressed === 'false'")
 
 
 async def test_figures_are_words_too(visit):

@@ -247,8 +247,17 @@ export class TalkingAvatar extends EventTarget {
     else if (message.type === "error" && message.code === "not_speaker") this.#letHear();
     else if (message.type === "interrupted") this.#letHear();
     else if (message.type === "turn_finished") this.isSpeaking = false;
-    else if (message.type === "limit" && message.kind === "input" && message.in_s <= 0) this.stopMicrophone();
+    else if (message.type === "limit" && message.kind === "input") this.#stopMicrophoneIn(message.in_s);
     this.#emit(message.type, message);
+  }
+
+  // The server ends the turn then, without another word.
+  /** @param {number} seconds */
+  #stopMicrophoneIn(seconds) {
+    const microphone = this.#microphone;
+    setTimeout(() => {
+      if (this.#microphone === microphone) this.stopMicrophone();
+    }, seconds * 1000);
   }
 
   /** @param {any} message */
