@@ -32,7 +32,7 @@ LAYERS: list[set[str]] = [
         "telemetry",
     },
     {"session"},
-    {"render", "doctor", "bench", "bench_engine"},
+    {"render", "doctor", "bench", "bench_engine", "bench_meter"},
     {"cli"},
     {"testing", "__init__", "__main__"},
 ]

@@ -26,7 +26,7 @@ class Snapshot:
         counts: How it runs.
         engine_fps: Frames a second that its engine could make; None before the first.
         is_at_or_below_real_time: Whether that is no more than are shown.
-        step_counts, step_sum_s: The histogram of `cost.meter.STEP_BOUNDS_S`.
+        step_counts, step_sum_ns: The histogram of `cost.meter.STEP_BOUNDS_S`.
     """
 
     tally: SessionTally
@@ -35,7 +35,7 @@ class Snapshot:
     engine_fps: float | None
     is_at_or_below_real_time: bool
     step_counts: tuple[int, ...]
-    step_sum_s: float
+    step_sum_ns: int
 
 
 class Watch:
@@ -79,5 +79,5 @@ class Watch:
             engine_fps=meter.engine_fps,
             is_at_or_below_real_time=meter.is_at_or_below_real_time,
             step_counts=tuple(meter.steps.counts),
-            step_sum_s=meter.steps.sum_s,
+            step_sum_ns=meter.steps.sum_ns,
         )

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from talking_avatar.bench_meter import run_meter
 from talking_avatar.cost import DeviceTally, Meter, RateCard, SessionTally
 from talking_avatar.cost.holding import Holdings, Share
 from talking_avatar.cost.meter import STEP_BOUNDS_S
@@ -332,3 +333,11 @@ def test_a_card_is_read_from_a_file(tmp_path: Path) -> None:
     path.write_text('{"H200": 3}')
     with pytest.raises(ValueError, match="no rate card"):
         RateCard.load(path)
+
+
+async def test_what_metering_costs_is_measured() -> None:
+    cost = await run_meter(2, seconds=4)
+    assert cost.num_sessions == 2
+    assert cost.percent_of_a_core == pytest.approx(cost.counting + cost.ledger + cost.metrics)
+    assert cost.ledger > 0
+    assert 0 < cost.session_bytes < 1_000_000

@@ -20,6 +20,7 @@ from talking_avatar.cli.doctor import doctor
 from talking_avatar.cli.plan import plan
 from talking_avatar.cli.render import demo, render
 from talking_avatar.cli.serve import serve
+from talking_avatar.cli.top import top
 from talking_avatar.cli.weights import weights_app
 
 app = typer.Typer(
@@ -34,6 +35,7 @@ app.command()(demo)
 app.command()(serve)
 app.command()(doctor)
 app.command()(plan)
+app.command()(top)
 app.add_typer(bench_app, name="bench")
 app.add_typer(cost_app, name="cost")
 app.add_typer(weights_app, name="weights")

@@ -81,6 +81,16 @@ def soak(
     _measure("soak", run_soak(minutes), as_json)
 
 
+@bench_app.command()
+def meter(
+    number: Annotated[int, typer.Argument(metavar="NUMBER", min=1)] = 1, as_json: Json = False
+) -> None:
+    """What counting costs itself: percent of a core and bytes a session, ledger included."""
+    from talking_avatar.bench_meter import run_meter
+
+    _measure("meter", run_meter(number), as_json)
+
+
 def _measure(title: str, measuring: Coroutine[Any, Any, DataclassInstance], as_json: bool) -> None:
     from talking_avatar.render import peak_rss_bytes
 

@@ -31,12 +31,12 @@ class StepTimes:
 
     def __init__(self) -> None:
         self.counts = [0] * (len(STEP_BOUNDS_S) + 1)
-        self.sum_s = 0.0
+        self.sum_ns = 0
 
     def add(self, seconds: float) -> None:
         """Count one chunk. A bound is part of the bin below it."""
         self.counts[bisect_left(STEP_BOUNDS_S, seconds)] += 1
-        self.sum_s += seconds
+        self.sum_ns += to_ns(seconds)
 
 
 class Meter:

@@ -1,0 +1,110 @@
+"""``talking-avatar top``: the sessions that run, as a table that lives."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from talking_avatar.cli.cost import DEFAULT_LEDGER, Rates, money, rate_card
+from talking_avatar.cli.errors import errors_in_one_line
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from talking_avatar.cost import RateCard
+    from talking_avatar.ledger import LedgerSession
+
+
+def top(
+    ledger: Annotated[Path, typer.Option("--ledger", help="The file.")] = DEFAULT_LEDGER,
+    rate: Rates = None,
+    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between looks.")] = 1.0,
+    ended: Annotated[int, typer.Option("--ended", min=0, help="Show so many that ended.")] = 5,
+    once: Annotated[bool, typer.Option("--once", help="Print one table and end.")] = False,
+) -> None:
+    """Show the sessions that run, of all processes that write to a ledger, with their cost.
+
+    Ends with Ctrl-C.
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    from talking_avatar.ledger import read_sessions
+
+    with errors_in_one_line():
+        card = rate_card(rate, None, "USD")
+        console = Console()
+        if not console.is_terminal:
+            console = Console(width=130)
+
+        def look() -> Table:
+            return make_table(read_sessions(ledger), card, num_ended=ended)
+
+        if once:
+            console.print(look())
+            return
+        with Live(look(), console=console, auto_refresh=False, screen=True) as live:
+            try:
+                while True:
+                    time.sleep(every)
+                    live.update(look(), refresh=True)
+            except KeyboardInterrupt:
+                return
+
+
+def make_table(
+    sessions: tuple[LedgerSession, ...],
+    rates: RateCard | None,
+    *,
+    num_ended: int,
+    now: datetime | None = None,
+) -> Table:
+    """Lay sessions out: those that run, newest first, then the last that ended."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from talking_avatar.ledger import report
+
+    running = [s for s in sessions if s.state == "open"]
+    over = sorted((s for s in sessions if s.state != "open"), key=lambda s: s.last_beat)
+    shown = (*reversed(running), *reversed(over[len(over) - num_ended :] if num_ended else ()))
+    gpus = sum(len(s.days[-1].devices) for s in running if _holds_gpu(s))
+    clock = (now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M:%S UTC")
+    table = Table(
+        title=f"{len(running)} sessions run, holding {gpus} GPUs   {clock}",
+        title_justify="left", box=None, pad_edge=False,
+    )  # fmt: skip
+    table.add_column("session", no_wrap=True)
+    table.add_column("tags", overflow="ellipsis", no_wrap=True)
+    for name in ("state", "engine", "minutes", "speaking", "engine fps", "worst min.", "stalls",
+                 "missed", "GPU-hours", "price"):  # fmt: skip
+        table.add_column(name, justify="right", no_wrap=True)
+    lines = {line.key: line for line in report(shown, rates=rates)}
+    for session in shown:
+        line = lines[session.session_id]
+        style = "dim" if session.state != "open" else ("red" if _is_slow(session) else None)
+        table.add_row(
+            session.session_id[:8],
+            escape(" ".join(f"{k}={v}" for k, v in sorted(session.tags.items()))),
+            session.state, session.engine, f"{session.wall_s / 60:.1f}",
+            f"{line.usage.speaking_s / 60:.1f}", _fps(session.engine_fps),
+            _fps(session.worst_minute_fps), f"{session.num_stalls}", f"{session.num_missed}",
+            f"{line.usage.gpu_hours:.4f}", money(line.price, line.currency), style=style,
+        )  # fmt: skip
+    return table
+
+
+def _holds_gpu(session: LedgerSession) -> bool:
+    return any(tally.device.is_gpu for tally in session.days[-1].devices)
+
+
+def _is_slow(session: LedgerSession) -> bool:
+    return session.engine_fps is not None and session.engine_fps <= 24
+
+
+def _fps(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
