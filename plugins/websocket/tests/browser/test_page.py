@@ -218,9 +218,7 @@ async def test_token_is_asked_for_and_kept_out_of_the_address(visit, stage):
 
 
 async def test_module_needs_no_page(visit, stage):
-    page = await visit(
-        f"{stage.url}icon.svg" if stage.url.endswith("/") else f"{stage.url}/icon.svg"
-    )
+    page = await visit(f"{stage.url.rstrip('/')}/icon.svg")
     seen = await page.evaluate(
         """async () => {
             const { TalkingAvatar } = await import('/talking-avatar.js');
@@ -239,6 +237,7 @@ async def test_module_needs_no_page(visit, stage):
     )
     assert seen["types"] == ["second", "shown", "stats", "stream", "welcome"]
     assert seen["size"] == [176, 272]
+    page.troubles[:] = [text for text in page.troubles if "404" not in text]  # no favicon.ico
 
 
 async def test_microphone_stops_where_the_server_stops_it(visit, stage):
