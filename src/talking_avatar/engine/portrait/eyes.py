@@ -80,7 +80,7 @@ class Eye:
         box = self._box(self._lid_corners if blink else self._ball_corners, grid, place, frame)
         if box is None:
             return
-        at = (box.nodes() - grid.nodes()[:, :1, :1]) / grid.step
+        at = (box.nodes() - grid.first[:, None, None]) / grid.step
         source = np.stack([cv2.remap(part, at[0], at[1], cv2.INTER_LINEAR) for part in place])
         u, v = self.frame.local(np.moveaxis(source, 0, -1))
         rows, columns = box.slices
@@ -168,7 +168,8 @@ class Eye:
         x, y = self.frame.origin
         column = int(np.clip((x - grid.x0) / grid.step + 1, 0, grid.columns))
         row = int(np.clip((y - grid.y0) / grid.step + 1, 0, grid.rows))
-        shift = grid.nodes()[:, row, column] - place[:, row, column]
+        node = grid.first + grid.step * np.array([column, row], np.float32)
+        shift = node - place[:, row, column]
         height, width = frame.shape[:2]
         x0, x1 = max(xs.min() + shift[0], 0), min(xs.max() + shift[0], width - self._step)
         y0, y1 = max(ys.min() + shift[1], 0), min(ys.max() + shift[1], height - self._step)

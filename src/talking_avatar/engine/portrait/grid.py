@@ -63,11 +63,17 @@ class Grid:
         """Its rectangle as an index into an image."""
         return slice(self.y0, self.y0 + self.height), slice(self.x0, self.x0 + self.width)
 
+    @property
+    def first(self) -> Array:
+        """Position of the first node, (2,)."""
+        before = (self.step - 1) / 2 - self.step
+        return np.array([self.x0 + before, self.y0 + before], np.float32)
+
     def nodes(self) -> Array:
         """Positions of the nodes, (2, rows + 2, columns + 2): x, then y."""
-        middle = (self.step - 1) / 2 - self.step
-        xs = self.x0 + middle + self.step * np.arange(self.columns + 2, dtype=np.float32)
-        ys = self.y0 + middle + self.step * np.arange(self.rows + 2, dtype=np.float32)
+        x, y = self.first
+        xs = x + self.step * np.arange(self.columns + 2, dtype=np.float32)
+        ys = y + self.step * np.arange(self.rows + 2, dtype=np.float32)
         return np.stack(np.meshgrid(xs, ys)).astype(np.float32)
 
     def around(self, hole: Grid) -> list[Grid]:

@@ -85,7 +85,9 @@ def shut(view: EyeView) -> ShutEye:
     margin = (np.abs(view.above - 0.02 * half) < 0.05 * half) & (np.abs(view.u) < 0.8 * half)
     line = float(np.median(through[margin])) if margin.any() else 0.6
     fade = below_lashes * smoothstep(view.above, -0.02 * half, 0.03 * half)
-    lashes = 1 - (1 - through) * fade * _beside(view)
+    # Where the mesh's lid lies too low an iris passes for lashes: they are no darker than this.
+    hairs_dark = np.minimum(1 - through, 0.5) * fade * _beside(view)
+    lashes = 1 - cv2.GaussianBlur(hairs_dark, (0, 0), sigmaX=max(0.04 * half, 0.6), sigmaY=0.6)
     return ShutEye(skin, np.round(lashes * 255).astype(np.uint8), float(np.clip(line, 0.30, 0.62)))
 
 
