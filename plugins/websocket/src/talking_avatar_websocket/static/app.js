@@ -46,7 +46,8 @@ avatar.addEventListener("stream", () => {
 });
 
 avatar.addEventListener("stream_ended", (/** @type {any} */ { detail }) => {
-  if (detail.stream === avatar.stream?.stream) cover("The character has left", "It may come back in a moment.");
+  if (detail.stream === avatar.stream?.stream)
+    cover("The character has left", "It may come back in a moment.");
 });
 
 /** @param {{retryInS: number, error: any}} detail */
@@ -69,7 +70,11 @@ function showClosed(error) {
   showState("closed", needsToken ? "Token needed" : "Not connected");
   if (needsToken) {
     const wasWrong = sessionStorage.getItem(TOKEN_KEY) !== null;
-    cover(wasWrong ? "This token does not fit" : "This character is private", "Enter the access token of its server.", { asksToken: true });
+    cover(
+      wasWrong ? "This token does not fit" : "This character is private",
+      "Enter the access token of its server.",
+      { asksToken: true },
+    );
     sessionStorage.removeItem(TOKEN_KEY);
   } else {
     cover("The server refused this page", error ? sentence(error.message) : "Reload to try again.");
@@ -150,10 +155,17 @@ function showControls() {
   const { welcome, hasFloor } = avatar;
   const features = welcome?.features ?? {};
   find("interrupt").disabled = !hasFloor;
-  find("microphone").disabled = !hasFloor || !Microphone.isPossible || !features.audio_input?.includes("pcm");
+  find("microphone").disabled =
+    !hasFloor || !Microphone.isPossible || !features.audio_input?.includes("pcm");
   find("say-text").disabled = !hasFloor || !features.say_text;
   showSayNote();
-  const why = !welcome ? "Not connected." : !features.photo ? "This server does not take photos." : !hasFloor ? "Only who speaks can change the photo." : "";
+  const why = !welcome
+    ? "Not connected."
+    : !features.photo
+      ? "This server does not take photos."
+      : !hasFloor
+        ? "Only who speaks can change the photo."
+        : "";
   photoPlace.enable(Boolean(hasFloor && features.photo), why);
   showRole();
 }
@@ -164,7 +176,9 @@ function showRole() {
   find("role").hidden = !welcome || (hasFloor && numOthers === 0);
   find("take-over").hidden = hasFloor || !welcome?.may_speak;
   find("take-over").textContent = isFloorTaken ? "Take over" : "Speak";
-  const watching = isFloorTaken ? "You are watching. Somebody else speaks." : "You are watching. Nobody speaks.";
+  const watching = isFloorTaken
+    ? "You are watching. Somebody else speaks."
+    : "You are watching. Nobody speaks.";
   const speaking = `You speak. ${numOthers === 1 ? "One other watches" : `${numOthers} others watch`}.`;
   const text = hasFloor ? speaking : watching;
   // A live region is read out at each change: change it only when it does.
@@ -203,7 +217,8 @@ avatar.addEventListener("microphone", (/** @type {any} */ { detail }) => {
 
 /** @param {any} error */
 function microphoneTrouble(error) {
-  if (error?.name === "NotAllowedError") return "The microphone is blocked. Allow it for this page in the browser's settings.";
+  if (error?.name === "NotAllowedError")
+    return "The microphone is blocked. Allow it for this page in the browser's settings.";
   if (error?.name === "NotFoundError") return "No microphone was found.";
   if (error?.name === "NotReadableError") return "The microphone is used by another program.";
   return "The microphone could not be opened.";
@@ -214,7 +229,10 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && avatar.hasFloor) avatar.interrupt();
 });
 
-avatar.addEventListener("silent", (/** @type {any} */ { detail }) => (silentAfterMs = detail.afterMs));
+avatar.addEventListener(
+  "silent",
+  (/** @type {any} */ { detail }) => (silentAfterMs = detail.afterMs),
+);
 
 find("say").onsubmit = (/** @type {SubmitEvent} */ event) => {
   event.preventDefault();
@@ -241,17 +259,25 @@ function showSayNote() {
   find("say-button").disabled = field.disabled || field.value.trim() === "";
   find("say-note").textContent = !hasVoice
     ? "This server has no voice installed."
-    : isFew ? `${left} characters left` : "Shift + Enter for a new line";
+    : isFew
+      ? `${left} characters left`
+      : "Shift + Enter for a new line";
 }
 
 // -- photo
 
-avatar.addEventListener("photo_accepted", (/** @type {any} */ { detail }) => photoPlace.accept(detail));
-avatar.addEventListener("photo_rejected", (/** @type {any} */ { detail }) => photoPlace.reject(detail));
+avatar.addEventListener("photo_accepted", (/** @type {any} */ { detail }) =>
+  photoPlace.accept(detail),
+);
+avatar.addEventListener("photo_rejected", (/** @type {any} */ { detail }) =>
+  photoPlace.reject(detail),
+);
 
 // -- what went wrong, or will end
 
-avatar.addEventListener("error", (/** @type {any} */ { detail }) => notify(sentence(detail.message)));
+avatar.addEventListener("error", (/** @type {any} */ { detail }) =>
+  notify(sentence(detail.message)),
+);
 avatar.addEventListener("limit", (/** @type {any} */ { detail }) => {
   const what = detail.kind === "input" ? "The microphone is turned off" : "This connection ends";
   notify(`${what} in ${Math.round(detail.in_s)} s.`);
@@ -309,7 +335,8 @@ function stallsSince() {
 
 /** @returns {import("./chart.js").Measure[]} */
 function measures() {
-  const ms = (/** @type {number | null | undefined} */ value) => (value == null ? "–" : `${Math.round(value)} ms`);
+  const ms = (/** @type {number | null | undefined} */ value) =>
+    value == null ? "–" : `${Math.round(value)} ms`;
   return [
     {
       name: "Frames",
@@ -359,7 +386,8 @@ function measures() {
     },
     {
       name: "GPU-hours",
-      text: ({ stats: of }) => (of ? `${of.gpu_hours.toFixed(4)} · ${of.price ?? "no rate set"}` : "–"),
+      text: ({ stats: of }) =>
+        of ? `${of.gpu_hours.toFixed(4)} · ${of.price ?? "no rate set"}` : "–",
     },
   ];
 }

@@ -157,7 +157,11 @@ function drawAreas(context, rows, start, step, toY, measure) {
   const numParts = rows[0]?.length ?? 0;
   for (let part = 0; part < numParts; part += 1) {
     const known = rows
-      .map((row, index) => ({ x: start + index * step, top: row[part], bottom: part ? row[part - 1] : null }))
+      .map((row, index) => ({
+        x: start + index * step,
+        top: row[part],
+        bottom: part ? row[part - 1] : null,
+      }))
       .filter(({ top }) => top !== null);
     if (known.length === 0) continue;
     context.globalAlpha = numParts > 1 ? shade(part) : 1;

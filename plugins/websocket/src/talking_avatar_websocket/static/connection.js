@@ -9,7 +9,12 @@ const MAX_WAIT_S = 10;
 const DEAD_AFTER_S = 10;
 const PING_EVERY_S = 5;
 /** After these it is no use to come back as one was. */
-const FINAL_CODES = new Set(["bad_hello", "unauthorized", "unsupported_version", "no_common_codec"]);
+const FINAL_CODES = new Set([
+  "bad_hello",
+  "unauthorized",
+  "unsupported_version",
+  "no_common_codec",
+]);
 
 /**
  * @typedef {"connecting" | "open" | "waiting" | "closed"} State

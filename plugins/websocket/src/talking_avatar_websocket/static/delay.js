@@ -51,8 +51,13 @@ export class Delay {
     const least = slack[NUM_FORGIVEN];
     this.marginMs = Math.min(MOST_MARGIN_MS, middle(slack) - least + SAFETY_MS);
     const forSound = SAFETY_MS - least;
-    const forPicture = early.length ? -LATE_IS_FINE_MS - early[Math.floor(early.length * 0.1)] : forSound;
-    const wanted = Math.max(-MOST_SHIFT_MS, Math.min(MOST_SHIFT_MS, Math.max(forSound, forPicture)));
+    const forPicture = early.length
+      ? -LATE_IS_FINE_MS - early[Math.floor(early.length * 0.1)]
+      : forSound;
+    const wanted = Math.max(
+      -MOST_SHIFT_MS,
+      Math.min(MOST_SHIFT_MS, Math.max(forSound, forPicture)),
+    );
     const shiftMs = Math.abs(wanted) < LEAST_SHIFT_MS ? 0 : wanted;
     this.#shift(shiftMs);
     return { marginMs: this.marginMs, shiftMs };

@@ -50,12 +50,30 @@ export class Meter {
     const shown = this.#shown;
     const second = {
       fps: (shown.length * 1000) / (nowMs - this.#sinceMs),
-      latencyMs: quantile(shown.map((seen) => seen.latencyMs), 0.5),
-      latencyP95Ms: quantile(shown.map((seen) => seen.latencyMs), 0.95),
-      serverMs: quantile(shown.map((seen) => seen.serverMs), 0.5),
-      decodeMs: quantile(shown.map((seen) => seen.decodeMs), 0.5),
-      waitMs: quantile(shown.map((seen) => seen.waitMs), 0.5),
-      skewMs: quantile(shown.map((seen) => seen.skewMs), 0.5),
+      latencyMs: quantile(
+        shown.map((seen) => seen.latencyMs),
+        0.5,
+      ),
+      latencyP95Ms: quantile(
+        shown.map((seen) => seen.latencyMs),
+        0.95,
+      ),
+      serverMs: quantile(
+        shown.map((seen) => seen.serverMs),
+        0.5,
+      ),
+      decodeMs: quantile(
+        shown.map((seen) => seen.decodeMs),
+        0.5,
+      ),
+      waitMs: quantile(
+        shown.map((seen) => seen.waitMs),
+        0.5,
+      ),
+      skewMs: quantile(
+        shown.map((seen) => seen.skewMs),
+        0.5,
+      ),
       skewWorstMs: furthest(shown.map((seen) => seen.skewMs)),
       numDropped: Math.max(0, numDropped - this.#numDropped),
       numWaits: Math.max(0, numWaits - this.#numWaits),

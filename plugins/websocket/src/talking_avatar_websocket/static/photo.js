@@ -51,20 +51,27 @@ export class PhotoPlace {
     this.input.disabled = !isEnabled;
     for (const button of this.faces.children) button.disabled = !isEnabled;
     if (!isEnabled) this.#say("", why);
-    else if (this.place.dataset.result === "") this.#say("", "One face, looking at the camera, well lit.");
+    else if (this.place.dataset.result === "")
+      this.#say("", "One face, looking at the camera, well lit.");
   }
 
   /** @param {{warnings: {code: string, message: string}[]}} message */
   accept({ warnings }) {
     this.faces.replaceChildren();
-    this.#say("accepted", ["This is the new character.", ...warnings.map(({ message }) => sentence(message))].join(" "));
+    this.#say(
+      "accepted",
+      ["This is the new character.", ...warnings.map(({ message }) => sentence(message))].join(" "),
+    );
   }
 
   /** @param {{code: string, message: string, faces: {index: number, left: number, top: number, width: number, height: number}[]}} message */
   reject({ code, message, faces }) {
     const kind = /** @type {Record<string, string>} */ (KIND)[code];
     const isPlain = code === "several_faces" || code === "incomplete" || code === "busy";
-    this.#say(code === "several_faces" ? "choose" : "rejected", isPlain ? kind : [kind, sentence(message)].filter(Boolean).join(" "));
+    this.#say(
+      code === "several_faces" ? "choose" : "rejected",
+      isPlain ? kind : [kind, sentence(message)].filter(Boolean).join(" "),
+    );
     this.#showFaces(faces);
   }
 
@@ -94,7 +101,10 @@ export class PhotoPlace {
     this.faces.replaceChildren();
     if (file.size > this.maxBytes) {
       const megabytes = (/** @type {number} */ bytes) => (bytes / 2 ** 20).toFixed(1);
-      this.#say("rejected", `This file has ${megabytes(file.size)} MiB; at most ${megabytes(this.maxBytes)} are taken.`);
+      this.#say(
+        "rejected",
+        `This file has ${megabytes(file.size)} MiB; at most ${megabytes(this.maxBytes)} are taken.`,
+      );
       return;
     }
     this.#show(file);
@@ -120,7 +130,8 @@ export class PhotoPlace {
   /** @param {{index: number, left: number, top: number, width: number, height: number}[]} faces */
   #showFaces(faces) {
     const { naturalWidth: width, naturalHeight: height } = this.image;
-    const percent = (/** @type {number} */ part, /** @type {number} */ whole) => `${(100 * part) / whole}%`;
+    const percent = (/** @type {number} */ part, /** @type {number} */ whole) =>
+      `${(100 * part) / whole}%`;
     this.faces.replaceChildren(
       ...faces.map((face) => {
         const button = document.createElement("button");

@@ -71,7 +71,10 @@ export class Picture {
    */
   static async codecs() {
     const codecs = [];
-    for (const [name, codec] of [["vp8", "vp8"], ["h264", "avc1.42E01F"]]) {
+    for (const [name, codec] of [
+      ["vp8", "vp8"],
+      ["h264", "avc1.42E01F"],
+    ]) {
       if ("VideoDecoder" in globalThis && (await isSupported(codec))) codecs.push(name);
     }
     return [...codecs, "jpeg"];

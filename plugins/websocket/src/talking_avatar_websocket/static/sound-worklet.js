@@ -53,7 +53,8 @@ class Player extends AudioWorkletProcessor {
     if (start < this.head.position - this.ring.length || room < samples.length) return;
     for (let i = 0; i < samples.length; i += 1) {
       const at = start + i;
-      if (at >= this.head.position) this.ring[this.index(at)] = at < this.silentUntil ? 0 : samples[i];
+      if (at >= this.head.position)
+        this.ring[this.index(at)] = at < this.silentUntil ? 0 : samples[i];
     }
   }
 
@@ -86,7 +87,8 @@ class Player extends AudioWorkletProcessor {
       output[i] = skip ? (1 - mix) * this.ring[this.index(before + i)] + mix * to : to;
     }
     // Played places are emptied: a packet that never comes is silence.
-    for (let i = 0; i < Math.min(skip + count, this.ring.length); i += 1) this.ring[this.index(before + i)] = 0;
+    for (let i = 0; i < Math.min(skip + count, this.ring.length); i += 1)
+      this.ring[this.index(before + i)] = 0;
   }
 
   report(skip) {
@@ -104,12 +106,15 @@ class Player extends AudioWorkletProcessor {
     if (this.untilReport > 0) return;
     this.untilReport = REPORT_S * sampleRate;
     const { depth, numWaits, pendingShift } = this.head;
-    this.port.postMessage({ level: { slacks: this.head.takeSlacks(), depth, numWaits, pendingShift } });
+    this.port.postMessage({
+      level: { slacks: this.head.takeSlacks(), depth, numWaits, pendingShift },
+    });
   }
 
   peak(start, count) {
     let peak = 0;
-    for (let i = 0; i < count; i += 1) peak = Math.max(peak, Math.abs(this.ring[this.index(start + i)]));
+    for (let i = 0; i < count; i += 1)
+      peak = Math.max(peak, Math.abs(this.ring[this.index(start + i)]));
     return peak;
   }
 

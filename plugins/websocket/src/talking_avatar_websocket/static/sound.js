@@ -288,10 +288,12 @@ export class Sound {
   #contextFrameAt(nowMs) {
     const context = /** @type {AudioContext} */ (this.#context);
     const { contextTime = 0, performanceTime = 0 } = context.getOutputTimestamp?.() ?? {};
-    const offsetMs = performanceTime > 0
-      ? contextTime * 1000 - performanceTime
-      : context.currentTime * 1000 - this.outputLatencyMs - nowMs;
-    if (this.#offsetMs === null || Math.abs(offsetMs - this.#offsetMs) > 50) this.#offsetMs = offsetMs;
+    const offsetMs =
+      performanceTime > 0
+        ? contextTime * 1000 - performanceTime
+        : context.currentTime * 1000 - this.outputLatencyMs - nowMs;
+    if (this.#offsetMs === null || Math.abs(offsetMs - this.#offsetMs) > 50)
+      this.#offsetMs = offsetMs;
     else this.#offsetMs += 0.02 * (offsetMs - this.#offsetMs);
     this.#watchBreaks(nowMs, this.#offsetMs);
     return ((nowMs + this.#offsetMs) / 1000) * this.#rate;
@@ -304,7 +306,8 @@ export class Sound {
    */
   #watchBreaks(nowMs, offsetMs) {
     this.#firstOffset ??= { offsetMs, atMs: nowMs };
-    const lostMs = this.#firstOffset.offsetMs - offsetMs - CLOCK_DRIFT * (nowMs - this.#firstOffset.atMs);
+    const lostMs =
+      this.#firstOffset.offsetMs - offsetMs - CLOCK_DRIFT * (nowMs - this.#firstOffset.atMs);
     if (lostMs < MOST_LOST_MS || this.#latencyHint === "interactive") return;
     this.#latencyHint = "interactive";
     this.#closeContext().then(() => this.turnOn());

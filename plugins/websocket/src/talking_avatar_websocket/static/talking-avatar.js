@@ -247,7 +247,8 @@ export class TalkingAvatar extends EventTarget {
     else if (message.type === "error" && message.code === "not_speaker") this.#letHear();
     else if (message.type === "interrupted") this.#letHear();
     else if (message.type === "turn_finished") this.isSpeaking = false;
-    else if (message.type === "limit" && message.kind === "input") this.#stopMicrophoneIn(message.in_s);
+    else if (message.type === "limit" && message.kind === "input")
+      this.#stopMicrophoneIn(message.in_s);
     this.#emit(message.type, message);
   }
 
@@ -356,9 +357,14 @@ export class TalkingAvatar extends EventTarget {
     if (this.#numStarts !== this.#sound.numStarts) {
       this.#numStarts = this.#sound.numStarts;
       this.#delay.reset(); // the second that had both is left out
-    } else if (!isShifting) this.#sound.setDelay(this.#delay.decide({ slackMs, earlyMs, numWaits }));
+    } else if (!isShifting)
+      this.#sound.setDelay(this.#delay.decide({ slackMs, earlyMs, numWaits }));
     this.#picture.earlyMs = [];
-    this.#emit("second", { ...second, depthMs: this.#sound.depthMs, marginMs: this.#delay.marginMs });
+    this.#emit("second", {
+      ...second,
+      depthMs: this.#sound.depthMs,
+      marginMs: this.#delay.marginMs,
+    });
     if (!this.#connection.isStreaming) return;
     this.#connection.send({
       type: "feedback",
