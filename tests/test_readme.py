@@ -125,3 +125,28 @@ def test_the_quickstart_is_interrupted(folder: Path) -> None:
     fragment += python_blocks("docs/quickstart.md")[3]
     program = STAND_INS + AROUND.format(fragment=textwrap.indent(fragment, " " * 8))
     assert re.fullmatch(r"heard \d\.\d\d s of it \(handed_out\)\n", run(program, folder))
+
+
+def test_the_quickstart_has_a_transport(folder: Path) -> None:
+    program = python_blocks("docs/quickstart.md")[4]
+    program += """
+
+import asyncio
+
+
+async def main():
+    async with session:
+        print((await session.say("speech.wav")).played_s)
+
+
+asyncio.run(main())
+"""
+    assert run(program, folder) == "1.0\n"
+
+
+def test_the_quickstart_speaks_from_another_thread(folder: Path) -> None:
+    fragment = "loop = asyncio.get_running_loop()\n"
+    fragment += "call = lambda: " + python_blocks("docs/quickstart.md")[5]
+    fragment += "print((await asyncio.to_thread(call)).played_s)"
+    program = STAND_INS + AROUND.format(fragment=textwrap.indent(fragment, " " * 8))
+    assert run(program, folder) == "1.0\n"
