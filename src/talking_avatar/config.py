@@ -49,9 +49,9 @@ class DiffusionConfig(_EngineConfig):
         model: Named size: ``"tiny"``, ``"avatar-small"``, ``"avatar-57b"``...
         checkpoint: Folder with config.json and safetensors shards; None with random weights.
         weights: ``"checkpoint"``, or ``"random"`` for benchmarks.
-        devices: Torch devices that denoise, one per tensor-parallel rank; the same device may
-            stand several times.
-        decoder_device: Torch device that decodes; None: the first of ``devices``.
+        devices: What denoises, ``"cpu"`` or ``"cuda:0"``..., one per tensor-parallel rank; the same
+            device may stand several times.
+        decoder_device: What decodes, named likewise; None: the first of ``devices``.
         precision: Of the linear layers.
         kv_precision: Of the ring cache.
         seed: Of random weights.
