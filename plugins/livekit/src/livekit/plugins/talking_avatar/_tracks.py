@@ -26,6 +26,8 @@ QUEUE_MS = 200
 """Room for the lead and two frames. Any number that is no multiple of 10 aborts the process inside
 the native library."""
 assert QUEUE_MS % 10 == 0
+VIDEO_BITS_PER_S = 2_500_000
+"""At most: a talking head at 704x1088 is clean at 1.5 Mbit/s; a gesture takes more."""
 
 
 class RoomTransport(Transport):
@@ -65,7 +67,7 @@ class RoomTransport(Transport):
         self._now = asyncio.get_running_loop().time
         self._audio = rtc.AudioSource(media.sample_rate, 1, queue_size_ms=QUEUE_MS)
         self._video = rtc.VideoSource(*self._size)
-        self._publishing = asyncio.create_task(self._publish(), name="talking_avatar.publish")
+        self._publishing = asyncio.create_task(self._publish(media), name="talking_avatar.publish")
         self._publishing.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def wait_until_published(self) -> None:
@@ -77,7 +79,7 @@ class RoomTransport(Transport):
         if self._publishing is not None:
             await asyncio.shield(self._publishing)
 
-    async def _publish(self) -> None:
+    async def _publish(self, media: MediaInfo) -> None:
         await _connected(self._room)
         assert self._audio is not None
         assert self._video is not None
@@ -87,7 +89,13 @@ class RoomTransport(Transport):
             (audio, rtc.TrackSource.SOURCE_MICROPHONE),
             (video, rtc.TrackSource.SOURCE_CAMERA),
         ):
-            options = rtc.TrackPublishOptions(source=source, simulcast=False)
+            options = rtc.TrackPublishOptions(
+                source=source,
+                simulcast=False,  # a second and third encoding of one face cost more than they give
+                video_encoding=rtc.VideoEncoding(
+                    max_bitrate=VIDEO_BITS_PER_S, max_framerate=media.fps
+                ),
+            )
             publication = await self._room.local_participant.publish_track(track, options)
             self._publications.append(publication)
 

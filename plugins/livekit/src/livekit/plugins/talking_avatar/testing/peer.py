@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import suppress
 from typing import Any, Protocol
 
 from aiortc import (
@@ -18,6 +19,7 @@ from aiortc import (
     RTCSessionDescription,
 )
 from aiortc.contrib.media import MediaRelay
+from aiortc.mediastreams import MediaStreamError
 from aiortc.sdp import SessionDescription, candidate_from_sdp
 from livekit.protocol import models
 
@@ -46,6 +48,7 @@ class Peer:
         self._relay = MediaRelay()
         self._media: dict[str, MediaStreamTrack] = {}  # by the client's id, then by ours
         self._mids: dict[str, str] = {}  # our id of what each section of its offer carries
+        self._drains: list[asyncio.Task[None]] = []
         self._subscribed: set[str] = set()
         self._negotiating = asyncio.Lock()
         self._answered: asyncio.Future[None] | None = None
@@ -66,7 +69,8 @@ class Peer:
         for transceiver in self._publisher.getTransceivers():
             mid = str(transceiver.mid)
             if transceiver.mid not in before and mid in track_ids:
-                self._media[track_ids[mid]] = transceiver.receiver.track
+                track = self._media[track_ids[mid]] = transceiver.receiver.track
+                self._drains.append(asyncio.create_task(_drain(self._relay.subscribe(track))))
                 self._mids[mid] = track_ids[mid]
                 await self._owner.media_came(track_ids[mid])
             elif mid in self._mids and mid not in track_ids:
@@ -81,9 +85,12 @@ class Peer:
         self._mids = {mid: sid if id_ == track_id else id_ for mid, id_ in self._mids.items()}
 
     def media_of(self, sid: str) -> MediaStreamTrack | None:
-        """Give a copy of a track for one more taker; None if its media has not come."""
-        track = self._media.get(sid)
-        return None if track is None else self._relay.subscribe(track)
+        """Give a track; None if its media has not come."""
+        return self._media.get(sid)
+
+    def copy_of(self, track: MediaStreamTrack) -> MediaStreamTrack:
+        """Give one more taker its own."""
+        return self._relay.subscribe(track)
 
     def _listen_to(self, channel: RTCDataChannel) -> None:
         def on_message(data: bytes | str) -> None:
@@ -94,15 +101,25 @@ class Peer:
 
     # -- what the client gets
 
-    async def subscribe(self, stream_id: str, sid: str, media: MediaStreamTrack) -> bool:
-        """Send it a track; False if it gets that already."""
-        if sid in self._subscribed:
+    async def subscribe(self, stream_id: str, sid: str, publisher: Peer) -> bool:
+        """Send it a track; False if it gets that already, or there is no such track."""
+        track = publisher.media_of(sid)
+        if track is None or sid in self._subscribed:
             return False
         self._subscribed.add(sid)
-        sender = self._subscriber.addTrack(media)
+        sender = self._subscriber.addTransceiver(track.kind, direction="sendonly").sender
         sender._stream_id, sender._track_id = stream_id, sid  # what clients know a track by
         await self.offer()
+        await self._wait_until_connected()
+        # Not before: a copy keeps what nobody takes, and a second of it would be a second late.
+        sender.replaceTrack(publisher.copy_of(track))
         return True
+
+    async def _wait_until_connected(self) -> None:
+        for _ in range(_ANSWER_S * 20):
+            if self._subscriber.connectionState != "connecting":
+                return
+            await asyncio.sleep(0.05)
 
     async def offer(self) -> None:
         """Offer what there is to get, and wait for the client's answer."""
@@ -139,8 +156,17 @@ class Peer:
     async def aclose(self) -> None:
         if self._answered is not None:
             self._answered.cancel()
+        for drain in self._drains:
+            drain.cancel()
         await self._publisher.close()
         await self._subscriber.close()
+
+
+async def _drain(track: MediaStreamTrack) -> None:
+    """Take what comes, so that whoever subscribes later does not get it all at once."""
+    with suppress(MediaStreamError):
+        while True:
+            await track.recv()
 
 
 def _track_ids(sdp: str) -> dict[str, str]:

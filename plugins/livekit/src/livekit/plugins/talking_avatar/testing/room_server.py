@@ -101,8 +101,7 @@ class _Participant:
                 other.peer.send_data(label, packet.SerializeToString())
 
     async def subscribe(self, publisher: _Participant, sid: str) -> None:
-        media = publisher.peer.media_of(sid)
-        if media is not None and await self.peer.subscribe(f"{publisher.sid}|{sid}", sid, media):
+        if await self.peer.subscribe(f"{publisher.sid}|{sid}", sid, publisher.peer):
             subscribed = rtc.TrackSubscribed(track_sid=sid)
             await publisher.tell(rtc.SignalResponse(track_subscribed=subscribed))
 
