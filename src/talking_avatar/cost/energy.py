@@ -19,10 +19,13 @@ class NvmlEnergy:
 
     def __call__(self, device: Hashable) -> int | None:
         """Give the millijoules a GPU has consumed since its driver was loaded."""
+        torch = sys.modules.get("torch")
         if not isinstance(device, str) or not device.startswith("cuda"):
             return None
+        if torch is None or not torch.cuda.is_initialized():
+            return None
         if device not in self._handles:
-            self._handles[device] = _handle(device)
+            self._handles[device] = _handle(device, torch)
         handle = self._handles[device]
         if handle is None:
             return None
@@ -35,11 +38,8 @@ class NvmlEnergy:
             return None
 
 
-def _handle(device: str) -> Any:
+def _handle(device: str, torch: Any) -> Any:
     """Find a GPU by its UUID: NVML's numbers are not those that a process sees."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return None
     try:
         import pynvml
     except ImportError:
