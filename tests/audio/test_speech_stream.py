@@ -289,6 +289,22 @@ def test_a_format_that_does_not_exist_is_refused(arguments: dict[str, Any]) -> N
         AudioFormat(**arguments)
 
 
+@pytest.mark.parametrize("shape", [(2, 24_000), (1, 480), (100, 0)])
+def test_channels_first_is_named(shape: tuple[int, int]) -> None:
+    with pytest.raises(AudioFormatError, match=r"array\.T"):
+        AudioFormat.of_array(np.zeros(shape, np.float32), 24_000)
+
+
+@pytest.mark.parametrize("rate", [16_000.0, "16000", None])
+def test_a_rate_is_a_whole_number(rate: Any) -> None:
+    with pytest.raises(ValueError, match="whole number"):
+        AudioFormat(rate)
+
+
+def test_a_rate_may_be_numpys() -> None:
+    assert AudioFormat(np.int64(16_000)).sample_rate == 16_000  # type: ignore[arg-type]
+
+
 def test_frame_bytes() -> None:
     assert AudioFormat(8_000, 2, "alaw").frame_bytes == 2
     assert AudioFormat(8_000, 2, "int32").frame_bytes == 8
