@@ -98,8 +98,7 @@ class SoakReport:
         leaked_samples: Samples of speech handed over after an interruption; 0 by construction.
         barge_in_stalls: Stalls from an interruption to the next turn, 0.1 to 0.6 s later; those of
             a busy machine included, of which ``stats.num_stalls`` has all.
-        rss_slope_mb_per_hour: Of memory, after a warm-up of a quarter of the time: until then the
-            allocator still finds out how many pictures are alive at once (2.3 MB each).
+        rss_slope_mb_per_hour: Of memory after the first minute (or quarter, if that is less).
         rss_mb: Of memory at the end.
         num_tasks_left, num_threads_left: At the end beyond those at the beginning.
         stats: Of the session.
@@ -267,6 +266,7 @@ async def run_soak(
     import psutil  # type: ignore[import-untyped]  # a tool of the dev extra: nothing but this measurement needs it
 
     speech = await asyncio.to_thread(decode_file, speech_path())
+    warm_up_h = min(1.0, minutes / 4) / 60
     process, dice, listener = psutil.Process(), random.Random(1), _Listener()
     async with AvatarSession(
         portrait_path() if photo is None else photo, engine=engine, transport=listener
@@ -291,7 +291,7 @@ async def run_soak(
         sound_after_max_ms=listener.sound_after_max_s * 1e3,
         leaked_samples=listener.leaked_samples,
         barge_in_stalls=num_stalls,
-        rss_slope_mb_per_hour=_slope([point for point in rss if point[0] > minutes / 60 / 4]),
+        rss_slope_mb_per_hour=_slope([point for point in rss if point[0] > warm_up_h]),
         rss_mb=rss[-1][1],
         num_tasks_left=tasks_left,
         num_threads_left=threads_left,

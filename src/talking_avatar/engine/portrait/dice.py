@@ -24,7 +24,9 @@ def uniform(seed: int, name: str, number: int) -> float:
     return x / 2.0**64
 
 
-@functools.lru_cache(maxsize=4096)  # `drift` asks for the same knots frame after frame
+# `drift` asks for the same knots frame after frame: about 100 a session, 30 new ones a second. So
+# many serve ten sessions, and are full, 0.2 MB, within a session's first minute.
+@functools.lru_cache(maxsize=1024)
 def normal(seed: int, name: str, number: int) -> float:
     """Draw from the standard normal distribution, cut at 2.5."""
     radius = sqrt(-2.0 * log(1.0 - uniform(seed, name, 2 * number)))

@@ -25,6 +25,7 @@ from talking_avatar.engine._tickets import ThreadEvent, ThreadTicket
 from talking_avatar.engine.base import Controls, EngineInfo, FrameBlock, SpeechWindow
 from talking_avatar.engine.portrait.face import FaceState
 from talking_avatar.engine.portrait.networks import opencv_threads
+from talking_avatar.engine.portrait.picture_memory import PictureMemory
 from talking_avatar.errors import EngineBusy, EngineError, EngineFailed
 
 NUM_SNAPSHOTS = 64
@@ -67,6 +68,10 @@ class PortraitStream:
         self._renderer = renderer
         self._info = info
         self._num_threads = num_threads
+        # In steady motion: those in the pipeline, one in work, and one on its way out.
+        self._pictures = PictureMemory(
+            (info.frames_per_chunk, info.height, info.width, 3), info.pipeline_depth + 2
+        )
         # Shared between the caller and the worker, guarded by `_changed`.
         self._changed = Condition()
         self._orders: deque[_Make | _Restore] = deque()
@@ -184,7 +189,7 @@ class PortraitStream:
             raise self._failure
         begin, cpu_begin = perf_counter(), thread_time()
         states = self._performer.perform(window, controls)
-        block = np.empty((len(states), self._info.height, self._info.width, 3), np.uint8)
+        block = self._pictures.lend()
         with opencv_threads(self._num_threads):
             for state, image in zip(states, block, strict=True):
                 self._renderer.render(state, out=image)
