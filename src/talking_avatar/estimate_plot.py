@@ -114,7 +114,7 @@ def _row(estimate: Estimate, name: str, top: int, scale: float, end_ms: float) -
         at += shown
     if _total_ms(estimate) > end_ms:
         lines.append(
-            f'<text class="small end cut" x="{_WIDTH - _RIGHT - 6}" y="{y + 13}">'
+            f'<text class="small mid cut" x="{_LEFT + 0.75 * end_ms * scale:.1f}" y="{y + 13}">'
             f"{_total_ms(estimate):.0f} ms \u25b8</text>"
         )
     if not parts.shares_gpu and parts.decoder * 1e3 <= end_ms:

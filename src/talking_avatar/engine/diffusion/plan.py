@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from talking_avatar.config import DiffusionConfig
@@ -104,6 +105,7 @@ class PlanReport:
         return self.floor_s <= self.config.chunk_s
 
 
+@lru_cache(maxsize=256)  # comparing hosts asks for the same placements again and again
 def describe(
     config: AvatarDiTConfig,
     tp: int = 1,
