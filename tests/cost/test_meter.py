@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talking_avatar.bench_meter import run_meter
-from talking_avatar.cost import DeviceTally, Meter, RateCard, SessionTally
+from talking_avatar.cost import DeviceTally, Meter, RateCard, SessionTally, Usage
 from talking_avatar.cost.holding import Holdings, Share
 from talking_avatar.cost.meter import STEP_BOUNDS_S
 from talking_avatar.engine.base import Device, FrameBlock
@@ -265,6 +265,28 @@ def test_steps_fall_into_bins_and_say_what_the_engine_could_do() -> None:
     assert sum(meter.steps.counts) == 3
     assert meter.engine_fps == pytest.approx(12 / (9.1 + 1 / 6), abs=1e-6)
     assert meter.is_at_or_below_real_time
+
+
+def test_usages_add_up_kind_by_kind_and_unknown_stays_unknown() -> None:
+    def used(seconds: float, rates: RateCard | None, *devices: Device) -> Usage:
+        meter = Meter(devices, rates=rates, holdings=own())
+        meter.start(0.0)
+        meter.note(block(0.1, 0.05))
+        meter.stop(seconds)
+        return meter.usage(0.0)
+
+    card = RateCard.of({"H200": "3.60"})
+    one, other = used(3600, card, H200, DECODER), used(1800, card, H200)
+    total = sum([one, other], Usage())
+    h200, l40s = total.devices
+    assert (h200.kind, h200.held_s, h200.num_devices) == ("H200", 5400.0, 1)
+    assert (h200.price, l40s.price, total.price) == (Decimal("5.40"), None, None)
+    assert h200.active_s == pytest.approx(0.1 + 0.15)
+    assert total.wall_s == 5400.0
+    assert (one + Usage(), Usage() + one) == (one, one)
+    assert sum([one, used(1.0, None, H200)], Usage()).devices[0].price is None
+    with pytest.raises(ValueError, match="USD and EUR"):
+        _ = one + used(1.0, RateCard.of({}, "EUR"), H200)
 
 
 # ---- rates

@@ -146,6 +146,27 @@ class Usage:
     speaking_s: float = 0.0
     currency: str = "USD"
 
+    def __add__(self, other: Usage) -> Usage:
+        """Add up, kind by kind: ``sum(usages, Usage())``. Unknown plus anything is unknown.
+
+        Raises:
+            ValueError: Their prices are in different currencies.
+        """
+        if self.devices and other.devices and self.currency != other.currency:
+            raise ValueError(f"{self.currency} and {other.currency} do not add up")
+        kinds: dict[DeviceKind, DeviceUsage] = {}
+        for device in (*self.devices, *other.devices):
+            before = kinds.get(device.kind)
+            kinds[device.kind] = device if before is None else _sum_of(before, device)
+        return Usage(
+            devices=tuple(kinds.values()),
+            wall_s=self.wall_s + other.wall_s,
+            warm_up_s=self.warm_up_s + other.warm_up_s,
+            warm_up_gpu_hours=self.warm_up_gpu_hours + other.warm_up_gpu_hours,
+            speaking_s=self.speaking_s + other.speaking_s,
+            currency=(self if self.devices else other).currency,
+        )
+
     @property
     def gpu_hours(self) -> float:
         """GPU-hours of all kinds."""
@@ -183,6 +204,23 @@ class Usage:
         price = self.price
         each = None if price is None else price * 60 / Decimal(repr(seconds))
         return UnitCost(self.gpu_hours * 60 / seconds, each)
+
+
+def _sum_of(one: DeviceUsage, other: DeviceUsage) -> DeviceUsage:
+    """Add two of a kind. Of devices held one session after the other, the larger number counts."""
+    has_energy = one.energy_wh is not None and other.energy_wh is not None
+    return DeviceUsage(
+        kind=one.kind,
+        num_devices=max(one.num_devices, other.num_devices),
+        held_s=one.held_s + other.held_s,
+        active_s=one.active_s + other.active_s,
+        gpu_hours=one.gpu_hours + other.gpu_hours,
+        price=total_price((one.price, other.price)),
+        decode_held_s=one.decode_held_s + other.decode_held_s,
+        decode_active_s=one.decode_active_s + other.decode_active_s,
+        core_hours=one.core_hours + other.core_hours,
+        energy_wh=(one.energy_wh or 0) + (other.energy_wh or 0) if has_energy else None,
+    )
 
 
 def total_price(prices: Iterable[Decimal | None]) -> Decimal | None:
