@@ -229,4 +229,9 @@ def test_the_command_plans_and_refuses() -> None:
     assert "tp4+1 holds 24 fps with" in done.stdout
     done = run("--hardware", "3xH200")
     assert done.exit_code == 1
-    assert "These would: " in done.stderr
+    assert "These would, at full power: " in done.stderr
+
+
+def test_the_command_says_where_the_model_ends() -> None:
+    assert "lower bounds" in run("--config", "avatar-small", "--hardware", "H200").stdout
+    assert "lower bounds" not in run("--hardware", "2xB200").stdout

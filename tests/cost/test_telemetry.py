@@ -190,6 +190,13 @@ def test_the_docs_name_every_metric() -> None:
         assert f"`{series.name}`" in page
 
 
+def test_every_event_that_is_listed_is_logged_somewhere() -> None:
+    source = Path(telemetry.__file__).parent
+    code = "".join(p.read_text() for p in source.rglob("*.py") if p.name != "telemetry.py")
+    for event in telemetry.EVENTS:
+        assert f'"{event}"' in code
+
+
 def test_top_shows_who_runs_and_what_it_costs(tmp_path: Path) -> None:
     path = tmp_path / "cost.db"
 

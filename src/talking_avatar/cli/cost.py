@@ -142,7 +142,7 @@ def _print_table(lines: tuple[Line, ...]) -> None:
             f"{line.usage.core_hours:.4f}",
             money(line.price, line.currency),
         )
-    Console(width=None if sys.stdout.isatty() else 130).print(table)
+    Console(width=None if sys.stdout.isatty() else 140).print(table)
 
 
 @cost_app.command("estimate")

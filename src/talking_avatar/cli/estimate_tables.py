@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from talking_avatar.engine.base import FPS
+from talking_avatar.engine.diffusion.step_time import SMALLEST_PARAMETERS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def console() -> Console:
-    """Give a terminal as wide as it is; 130 columns elsewhere."""
+    """Give a terminal as wide as it is; 140 columns elsewhere."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 130)
+    return Console(width=None if sys.stdout.isatty() else 140)
 
 
 def _table(title: str | None, first: str, *others: str) -> Table:
@@ -50,7 +51,8 @@ def print_estimate(hardware: str, estimate: Estimate) -> None:
     rows = [
         ("placement", f"{candidate.placement.name}: {held} a session"),
         ("step", f"{candidate.parts.step_s * 1e3:.1f} ms of "
-                 f"{candidate.report.config.chunk_s * 1e3:.1f} allowed; {candidate.binds} bind"),
+                 f"{candidate.report.config.chunk_s * 1e3:.1f} allowed"),
+        ("bottleneck", candidate.binds),
         ("rate", f"{candidate.fps:.1f} fps, headroom {candidate.headroom:.1%}{tight}"),
         ("memory", f"{candidate.rank_bytes / 1e9:.1f} GB on a rank's GPU"
                    + (f", {candidate.decoder_bytes / 1e9:.1f} GB on the decoder's"
@@ -110,6 +112,11 @@ def print_plan(plan: HardwarePlan) -> None:
         )
         console().print(
             f"\n{best.placement.name} holds {FPS} fps with {best.headroom:.1%} to spare{tight}"
+        )
+    if plan.candidates[0].report.token_parameters < SMALLEST_PARAMETERS:
+        console().print(
+            "\nA model below a billion parameters is bound by latency that is not predicted: "
+            "these times are lower bounds."
         )
 
 

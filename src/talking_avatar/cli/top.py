@@ -39,7 +39,7 @@ def top(
         card = rate_card(rate, None, "USD")
         console = Console()
         if not console.is_terminal:
-            console = Console(width=130)
+            console = Console(width=140)
 
         def look() -> Table:
             return make_table(read_sessions(ledger), card, num_ended=ended)

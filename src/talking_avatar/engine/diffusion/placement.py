@@ -71,6 +71,11 @@ class Candidate:
         return 0 <= self.headroom < MODEL_ERROR
 
     @property
+    def largest_bytes(self) -> int:
+        """Needed on the fullest GPU."""
+        return max(self.rank_bytes, self.decoder_bytes)
+
+    @property
     def fits(self) -> bool:
         """Whether the memory is enough."""
         decoder_gpu = self.decoder_gpu or self.gpu
@@ -93,8 +98,7 @@ class Candidate:
     def verdict(self) -> str:
         """Say it in words."""
         if not self.fits:
-            need = max(self.rank_bytes, self.decoder_bytes)
-            return f"REFUSED: needs {need / 1e9:.0f} GB on one GPU"
+            return f"REFUSED: {self.largest_bytes / 1e9:.0f} GB"
         if self.headroom < 0:
             return f"REFUSED: {self.fps:.1f} fps"
         return "live, tight" if self.is_tight else "live"
@@ -205,15 +209,14 @@ def refusal(config: AvatarDiTConfig, plan: HardwarePlan, *, stack: Stack = OURS)
     why = (
         f"the best placement, {near.placement.name}, makes {near.fps:.1f} fps "
         f"({near.parts.step_s * 1e3:.0f} ms a step; {config.chunk_s * 1e3:.1f} are allowed; "
-        f"{near.binds} bind)"
+        f"bottleneck: {near.binds})"
         if near.fits
-        else f"no placement fits: {near.placement.name} "
-        f"{near.verdict.removeprefix('REFUSED: ')}, {near.gpu.memory_bytes / 1e9:.0f} GB are there"
+        else f"no placement fits: {near.placement.name} needs {near.largest_bytes / 1e9:.0f} GB "
+        f"on one GPU, {near.gpu.memory_bytes / 1e9:.0f} GB are there"
     )
     others = ", ".join(
         f"{c.placement.gpus_held}x{c.gpu.name} ({c.placement.name}, {c.fps:.1f} fps)"
         for c in what_would_do(config, stack=stack)
     )
-    return f"{plan.hardware.name} cannot hold {FPS} fps of {config.name}: {why}. " + (
-        f"These would: {others}" if others else "None of the GPUs known would, up to eight"
-    )
+    what = f"These would, at full power: {others}" if others else "No known GPUs would, up to eight"
+    return f"{plan.hardware.name} cannot hold {FPS} fps of {config.name}: {why}. {what}"

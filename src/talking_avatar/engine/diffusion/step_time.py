@@ -35,6 +35,8 @@ DECODER_FLOPS = 56.4e12
 """Of a Wan2.2-class decoder for four frames of 704 x 1088."""
 FLOW_DECODER_FLOPS = 2.4e12
 """What the small decoder's measured 4.9 ms on one H200 amount to at that efficiency."""
+SMALLEST_PARAMETERS = 1_000_000_000
+"""On the tokens' path; below it, times are lower bounds."""
 _UPKEEP_AT = (GPU_KINDS["H100"], 4)
 """Where the upkeep of a `Stack` is stated."""
 
