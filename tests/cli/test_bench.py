@@ -35,3 +35,14 @@ def test_json_and_text_hold_the_same_fields() -> None:
 def test_numbers_that_cannot_be_are_refused() -> None:
     for arguments in (["sessions", "0"], ["engine", "--seconds", "0"], ["soak", "--minutes", "0"]):
         assert CliRunner().invoke(app, ["bench", *arguments]).exit_code == 2
+
+
+@pytest.mark.parametrize("subject", ["step", "cache", "attention", "linear", "allreduce"])
+def test_kernels_are_not_measured_without_a_gpu(
+    subject: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    result = CliRunner().invoke(app, ["bench", subject])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: bench {subject} needs a CUDA GPU; torch ")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from talking_avatar.cli import bench_gpu
 from talking_avatar.cli.errors import errors_in_one_line
 
 if TYPE_CHECKING:
@@ -89,6 +90,9 @@ def meter(
     from talking_avatar.bench_meter import run_meter
 
     _measure("meter", run_meter(number), as_json)
+
+
+bench_gpu.register(bench_app)
 
 
 def _measure(title: str, measuring: Coroutine[Any, Any, DataclassInstance], as_json: bool) -> None:
