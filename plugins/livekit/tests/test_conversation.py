@@ -13,6 +13,7 @@ from talking_avatar.testing import FakeEngine
 pytestmark = pytest.mark.livekit
 
 REPLY = "one two three four five six"
+REPLY_S = 2.1
 
 
 async def test_ten_turns_with_five_barge_ins(
@@ -107,6 +108,38 @@ async def test_a_user_leaves_and_comes_back(stage: Any, engine: FakeEngine) -> N
     assert user.num_frames > 10
     assert user.loudest > 5_000
     assert len(stage.finished) == 3
+
+
+async def until(condition: Any) -> None:
+    for _ in range(100):
+        if condition():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("it did not come to be")
+
+
+async def test_it_rests_while_nobody_is_there(stage: Any, engine: FakeEngine) -> None:
+    """The meter stands still; whoever comes, and speech, wakes it."""
+    user = await stage.join()
+    avatar = talking_avatar.AvatarSession(photo="any", engine=engine, sleep_after_s=0.3)
+    await stage.show(avatar)
+    await stage.begin()
+    await user.leave()
+    await until(lambda: avatar.session is None)
+    held_s = avatar.usage().wall_s
+    await asyncio.sleep(0.5)
+    assert avatar.usage().wall_s == held_s > 0
+    user = await stage.join("another")
+    await until(lambda: avatar.session is not None)
+    await asyncio.wait_for(stage.session.generate_reply(user_input="hello"), 10)
+    assert user.loudest > 5_000
+    assert avatar.usage().wall_s > held_s + REPLY_S
+    await user.leave()
+    await until(lambda: avatar.session is None)
+    await asyncio.wait_for(stage.session.generate_reply(user_input="anyone?"), 10)
+    assert stage.finished[-1].synchronized_transcript.strip() == REPLY
+    await until(lambda: avatar.session is None)
+    assert avatar.stats().num_frames > 0
 
 
 async def test_a_failed_start_gives_the_agent_its_own_voice_back(stage: Any) -> None:

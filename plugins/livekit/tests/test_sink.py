@@ -12,6 +12,8 @@ from livekit.agents.voice.io import AudioOutput, PlaybackFinishedEvent
 from livekit import rtc
 from livekit.plugins.talking_avatar._character import Looks
 from livekit.plugins.talking_avatar._local import LocalHost
+from livekit.plugins.talking_avatar._playout import Handing, PlayoutClock
+from talking_avatar import Frame
 from talking_avatar.errors import EngineFailed
 from talking_avatar.testing import FakeEngine
 
@@ -265,6 +267,40 @@ async def test_an_engine_that_always_fails_is_given_up_and_wedges_nobody() -> No
         assert (await booth.ear.playout(timeout=5)).interrupted
         await asyncio.sleep(0.2)
     assert [is_final for _, is_final in booth.errors] == [False, False, False, True]
+    await booth.host.aclose()
+
+
+@pytest.mark.parametrize("stall_s", [0.1, 0.25, 0.4, 1.0])
+async def test_a_stall_neither_loses_speech_nor_parts_picture_from_sound(
+    stall_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LiveKit's synchronizer leaves the sound 95 ms behind for good after one of 250 ms."""
+
+    def script(number: int) -> float:
+        return stall_s + 0.125 if number == 30 else 0.005  # beyond the three frames made ahead
+
+    pairs: list[tuple[float, float]] = []  # a picture is due, and its sound begins
+    queue_ends = 0.0
+    hand_over = PlayoutClock.hand_over
+
+    def handing(clock: PlayoutClock, frame: Frame, now: float) -> Handing:
+        nonlocal queue_ends
+        handing = hand_over(clock, frame, now)
+        sound_at = max(now, queue_ends) + handing.num_silent / 24_000
+        queue_ends = sound_at + (1_000 - handing.num_left_out) / 24_000
+        pairs.append((handing.heard_at, sound_at))
+        return handing
+
+    monkeypatch.setattr(PlayoutClock, "hand_over", handing)
+    booth = Booth(FakeEngine(step_s=script, width=64, height=96))
+    await booth.host.start()
+    await booth.ear.capture(speech(2.0))
+    booth.ear.sink.flush()
+    event = await booth.ear.playout()
+    assert (event.playback_position, event.interrupted) == (pytest.approx(2.0), False)
+    assert booth.host.stats().num_stalls >= 1
+    assert len(pairs) > 48
+    assert max(abs(picture - sound) for picture, sound in pairs) < 0.001
     await booth.host.aclose()
 
 

@@ -5,7 +5,8 @@ segment, and what it all cost. Used in the agent's process and in the worker ali
 agents.
 
 When the engine fails, the segment that was being said is finished as interrupted and the character
-starts again with the next; after `MAX_RESTARTS` it is given up.
+starts again with the next; after `MAX_RESTARTS` it is given up. When nobody is there for a while
+the session is closed, and its cost ends; it is opened again for whoever comes, and for speech.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from talking_avatar.engine.base import Engine, Photo
 from talking_avatar.errors import SessionClosed, SessionError
 from talking_avatar.stats import SessionStats
 
+from ._audience import Audience
 from ._speaker import Speaker, SpeakerEvents
 from ._tracks import RoomTransport
 from ._usage import sum_of
@@ -29,6 +31,8 @@ from .log import logger
 
 MAX_RESTARTS = 3
 """An engine that fails a fourth time will fail again."""
+SLEEP_AFTER_S = 30.0
+"""Longer than a reload of a page or a change of networks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,7 @@ class Looks:
         face: Index of the face to take when the photo has several.
         seed: Of its own motion.
         checks_capacity: Refuse to start what the cores of this process do not hold.
+        sleep_after_s: How long nobody must be there before it rests; None: it never does.
     """
 
     photo: Photo
@@ -48,6 +53,7 @@ class Looks:
     face: int | None = None
     seed: int = 0
     checks_capacity: bool = True
+    sleep_after_s: float | None = SLEEP_AFTER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +89,7 @@ class Character:
         self._session: AvatarSession | None = None
         self._transport: RoomTransport | None = None
         self._task: asyncio.Task[None] | None = None
-        self._closing = asyncio.Event()
+        self._audience = Audience(room)
         self.speaker = Speaker(
             SpeakerEvents(
                 on_started=events.on_started,
@@ -112,7 +118,7 @@ class Character:
 
     async def aclose(self) -> None:
         """Finish every segment, take the tracks out of the room, release the engine. Idempotent."""
-        self._closing.set()
+        self._audience.close()
         self.speaker.close()
         if self._task is not None:
             self._task.cancel()
@@ -156,22 +162,25 @@ class Character:
 
     async def _own(self, started: asyncio.Future[None]) -> None:
         try:
-            for num_left in reversed(range(MAX_RESTARTS + 1)):
+            num_left = MAX_RESTARTS
+            while num_left >= 0:
                 try:
                     await self._live(started)
+                    await self._wait_until_wanted()
                 except Exception as error:
                     failure = first_of(error)
                     if not started.done():
                         started.set_exception(failure)
                         return
                     self._report(failure, is_final=not num_left)
+                    num_left -= 1
         finally:
             self.speaker.close()
             if not started.done():
                 started.set_exception(SessionClosed("the avatar was closed while it started"))
 
     async def _live(self, started: asyncio.Future[None]) -> None:
-        """Run one session until it fails, or until cancelled."""
+        """Run one session until nobody is there for it, it fails, or this is cancelled."""
         transport = RoomTransport(self._room, self.speaker.note_heard)
         session = AvatarSession(
             self._looks.photo,
@@ -188,7 +197,35 @@ class Character:
             self._session, self._transport = session, transport
             if not started.done():
                 started.set_result(None)
-            await self.speaker.serve(session)
+            async with asyncio.TaskGroup() as tasks:
+                serving = tasks.create_task(self.speaker.serve(session))
+                await self._wait_until_deserted()
+                serving.cancel()
+
+    async def _wait_until_deserted(self) -> None:
+        """Wait until nobody has been there for a while, and nothing is being said."""
+        if self._looks.sleep_after_s is None:
+            await asyncio.get_running_loop().create_future()  # never
+        while True:
+            await self._audience.wait_until(False)
+            try:
+                async with asyncio.timeout(self._looks.sleep_after_s):
+                    await self._audience.wait_until(True)
+            except TimeoutError:
+                if not self.speaker.num_open:
+                    return
+
+    async def _wait_until_wanted(self) -> None:
+        """Wait until somebody is there, or there is something to say."""
+        reasons = [
+            asyncio.ensure_future(self._audience.wait_until(True)),
+            asyncio.ensure_future(self.speaker.wait_for_speech()),
+        ]
+        try:
+            await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for reason in reasons:
+                reason.cancel()
 
     def _retire(self, session: AvatarSession) -> None:
         self._session = self._transport = None

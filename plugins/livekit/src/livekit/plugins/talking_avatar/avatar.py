@@ -32,7 +32,7 @@ from talking_avatar.engine.base import Engine, Photo
 from talking_avatar.errors import SessionError
 from talking_avatar.stats import SessionStats
 
-from ._character import Looks
+from ._character import SLEEP_AFTER_S, Looks
 from ._local import LocalHost
 from ._remote import Credentials, RemoteHost, Worker
 from .metrics import PROVIDER, TurnMetrics
@@ -58,6 +58,9 @@ class AvatarSession(BaseAvatarSession[AvatarEvent]):
         face: Index of the face to take when the photo has several.
         seed: Of the character's own motion.
         checks_capacity: Refuse to start what the cores of this process do not hold.
+        sleep_after_s: Once nobody but agents has been in the room for so long, its session is
+            closed and costs nothing; it is opened again for whoever comes, and for speech. None:
+            it stays open. An engine that takes long to open should be passed in open.
         worker_url: Render there instead: ``http://host:port`` of
             ``python -m livekit.plugins.talking_avatar.worker``. Its engine is its own.
         worker_token: What the worker was started with; never leaves for anyone else.
@@ -73,6 +76,7 @@ class AvatarSession(BaseAvatarSession[AvatarEvent]):
         face: int | None = None,
         seed: int = 0,
         checks_capacity: bool = True,
+        sleep_after_s: float | None = SLEEP_AFTER_S,
         worker_url: str | None = None,
         worker_token: str | None = None,
         avatar_participant_identity: NotGivenOr[str] = NOT_GIVEN,
@@ -81,7 +85,12 @@ class AvatarSession(BaseAvatarSession[AvatarEvent]):
     ) -> None:
         super().__init__()
         self._looks = Looks(
-            photo=photo, engine=engine, face=face, seed=seed, checks_capacity=checks_capacity
+            photo=photo,
+            engine=engine,
+            face=face,
+            seed=seed,
+            checks_capacity=checks_capacity,
+            sleep_after_s=sleep_after_s,
         )
         self._worker_url = worker_url
         self._worker_token = worker_token
