@@ -253,6 +253,7 @@ async def stage(server: Any, sounding: Sounding) -> AsyncIterator[Stage]:
             llm=ScriptedLLM([REPLY]),
             tts=ToneTTS(),
             vad=None,
+            session_close_transcript_timeout=0.0,  # else each test ends with two idle seconds
             turn_handling={
                 "turn_detection": "stt",
                 "endpointing": {"min_delay": 0.05, "max_delay": 0.1},

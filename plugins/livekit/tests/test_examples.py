@@ -27,7 +27,7 @@ def test_the_readmes_agent_is_short() -> None:
     assert len(agent_of_the_readme().splitlines()) < 40
 
 
-@pytest.mark.parametrize("which", ["README", "agent.py"])
+@pytest.mark.parametrize("which", ["README", pytest.param("agent.py", marks=pytest.mark.slow)])
 async def test_the_agent_runs_as_it_stands(
     which: str, stage: Any, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
@@ -49,6 +49,7 @@ async def test_the_agent_runs_as_it_stands(
         job._tempdir.cleanup()
 
 
+@pytest.mark.slow
 async def test_the_offline_example_speaks(capsys: Any) -> None:
     pytest.importorskip("aiortc")
     from livekit.plugins import talking_avatar

@@ -89,6 +89,7 @@ async def test_ten_turns_with_five_barge_ins(
     assert avatar.gpu_hours() == held
 
 
+@pytest.mark.slow
 async def test_many_interruptions_at_every_moment(stage: Any, worker: Dispatcher) -> None:
     """Also before the worker has read the first byte; then a whole reply."""
     await stage.join()
@@ -187,6 +188,7 @@ async def test_the_longest_session_ends_and_is_said(
         assert 0.9 / 3600 < avatar.gpu_hours() < 3 / 3600
 
 
+@pytest.mark.slow
 async def test_one_avatar_takes_the_place_of_another(stage: Any, worker: Dispatcher) -> None:
     await stage.join()
     avatar = remote(worker)
