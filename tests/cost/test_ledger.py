@@ -311,8 +311,41 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 7")
     db.close()
-    with pytest.raises(LedgerError, match="version 7"):
-        Store(path, NOON_US)
+    for open_it in (lambda: Store(path, NOON_US), lambda: read_sessions(path)):
+        with pytest.raises(LedgerError, match="version 7"):
+            open_it()
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_database_of_another_program_is_refused_and_left_as_it_is(
+    tmp_path: Path, version: int
+) -> None:
+    path = tmp_path / "users.db"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE users (id)")
+        db.execute(f"PRAGMA user_version = {version}")
+    db.close()
+    before = path.read_bytes()
+    for open_it in (lambda: Store(path, NOON_US), lambda: read_sessions(path)):
+        with pytest.raises(LedgerError, match="another program, with the tables users"):
+            open_it()
+    assert path.read_bytes() == before
+
+
+def test_an_empty_file_becomes_a_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "cost.db"
+    path.touch()
+    assert read_sessions(path) == ()
+    Store(path, NOON_US).close()
+    assert read_sessions(path) == ()
+
+
+def test_what_cannot_be_read_says_which_file_would_do(tmp_path: Path, ledger: Path) -> None:
+    part = tmp_path / "part.db"
+    part.write_bytes(ledger.read_bytes()[:9_000])
+    with pytest.raises(LedgerError, match=r"part\.db cannot be read: .*ledger=PATH") as failed:
+        read_sessions(part)
+    assert "Sessions run on" not in str(failed.value)
 
 
 # ---- reports

@@ -157,6 +157,15 @@ def test_a_session_alone_is_charged_from_begin_to_end() -> None:
     assert per_speaking.price is None
 
 
+def test_a_gpu_that_an_engine_names_twice_is_held_once() -> None:
+    gpu = Device("cuda:0", "H200", "denoise")
+    meter = Meter((gpu, gpu), holdings=Holdings())
+    meter.start(0.0)
+    usage = meter.usage(3_600.0)
+    assert usage.gpu_hours == 1.0
+    assert usage.devices[0].num_devices == 1
+
+
 def test_a_decoder_that_shares_a_gpu_is_counted_apart() -> None:
     meter = Meter([H200, Device("cuda:1", "H200", "denoise")], holdings=own())
     meter.start(0.0)
@@ -327,7 +336,7 @@ def test_one_unknown_rate_makes_the_whole_price_unknown() -> None:
         (["H100=-1"], "at least 0"),
         (["H100=NaN"], "at least 0"),
         (["H100=1", "H100=2"], "two rates of H100"),
-        (["H100=1@yesterday"], "isoformat"),
+        (["H100=1@yesterday"], "H100 since 'yesterday': that is no day"),
     ],
 )
 def test_what_is_no_price_is_refused(words: list[str], complaint: str) -> None:
@@ -352,8 +361,24 @@ def test_a_card_is_read_from_a_file(tmp_path: Path) -> None:
     assert card.currency == "EUR"
     assert card.per_hour("L40S", date(2026, 1, 1)) == Decimal("0.8")
     assert card.per_hour("H100", date(2027, 1, 1)) == Decimal("2.49")
-    path.write_text('{"H200": 3}')
-    with pytest.raises(ValueError, match="no rate card"):
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (b'{"H200": 3}', "rates.json is no rate card"),
+        (b'{"rates": {"H200": "3"', "rates.json is no rate card"),
+        (b"[]", "rates.json is no rate card"),
+        (b"\xff\xfe", "rates.json is no rate card"),
+        (b'{"rates": {"H200": true}}', "bool True"),
+        (b'{"rates": {"H200": "-2"}}', "at least 0"),
+        (b'{"rates": {"H200": [{"per_hour": 1, "since": "May"}]}}', "no day"),
+    ],
+)
+def test_a_file_that_is_no_card_is_named(tmp_path: Path, text: bytes, complaint: str) -> None:
+    path = tmp_path / "rates.json"
+    path.write_bytes(text)
+    with pytest.raises(ValueError, match=complaint):
         RateCard.load(path)
 
 

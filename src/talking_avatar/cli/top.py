@@ -11,6 +11,7 @@ import typer
 
 from talking_avatar.cli.cost import DEFAULT_LEDGER, Rates, money, rate_card
 from talking_avatar.cli.errors import errors_in_one_line
+from talking_avatar.engine.base import FPS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -72,7 +73,7 @@ def make_table(
     running = [s for s in sessions if s.state == "open"]
     over = sorted((s for s in sessions if s.state != "open"), key=lambda s: s.last_beat)
     shown = (*reversed(running), *reversed(over[len(over) - num_ended :] if num_ended else ()))
-    gpus = sum(len(s.days[-1].devices) for s in running if _holds_gpu(s))
+    gpus = sum(tally.device.is_gpu for s in running for tally in s.days[-1].devices)
     clock = (now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M:%S UTC")
     table = Table(
         title=f"{len(running)} sessions run, holding {gpus} GPUs   {clock}",
@@ -98,12 +99,8 @@ def make_table(
     return table
 
 
-def _holds_gpu(session: LedgerSession) -> bool:
-    return any(tally.device.is_gpu for tally in session.days[-1].devices)
-
-
 def _is_slow(session: LedgerSession) -> bool:
-    return session.engine_fps is not None and session.engine_fps <= 24
+    return session.engine_fps is not None and session.engine_fps <= FPS
 
 
 def _fps(value: float | None) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal, InvalidOperation
+from json import JSONDecodeError
 from pathlib import Path
 
 from talking_avatar.engine.base import DeviceKind
@@ -96,15 +97,15 @@ class RateCard:
             ValueError: It does not say that.
             OSError: It cannot be read.
         """
-        plain = json.loads(path.read_text(), parse_float=Decimal)
         try:
+            plain = json.loads(path.read_text(), parse_float=Decimal)
             rates = []
             for kind, given in plain["rates"].items():
                 for one in given if isinstance(given, list) else [{"per_hour": given}]:
-                    since = date.fromisoformat(one["since"]) if one.get("since") else None
+                    since = _date(kind, one.get("since"))
                     rates.append(Rate(kind, _decimal(kind, one["per_hour"]), since))
             return cls(tuple(rates), plain.get("currency", "USD"))
-        except (KeyError, AttributeError, TypeError) as error:
+        except (KeyError, AttributeError, TypeError, UnicodeDecodeError, JSONDecodeError) as error:
             raise ValueError(
                 f'{path.name} is no rate card: it should be {{"rates": {{"H200": "3.50"}}}}'
             ) from error
@@ -118,12 +119,25 @@ class RateCard:
 
 
 def _decimal(kind: str, given: Decimal | str | int) -> Decimal:
-    if isinstance(given, float):
-        raise ValueError(f"the rate of {kind} is the float {given}: give it as text")
+    if isinstance(given, float | bool):
+        raise ValueError(
+            f"the rate of {kind} is the {type(given).__name__} {given}: give it as text"
+        )
     try:
         return Decimal(given)
     except InvalidOperation:
         raise ValueError(f"the rate of {kind} is {given!r}: that is no number") from None
+
+
+def _date(kind: str, given: str | None) -> date | None:
+    if not given:
+        return None
+    try:
+        return date.fromisoformat(given)
+    except ValueError:
+        raise ValueError(
+            f"the rate of {kind} since {given!r}: that is no day, such as 2026-07-01"
+        ) from None
 
 
 def _parsed(word: str) -> Rate:
@@ -131,4 +145,4 @@ def _parsed(word: str) -> Rate:
     price, _, since = rest.partition("@")
     if not found or not kind:
         raise ValueError(f"rate {word!r} must be KIND=PRICE, such as H100=2.99")
-    return Rate(kind, _decimal(kind, price), date.fromisoformat(since) if since else None)
+    return Rate(kind, _decimal(kind, price), _date(kind, since))

@@ -72,6 +72,9 @@ ON CONFLICT DO UPDATE SET
     decode_ns = decode_ns + excluded.decode_ns,
     energy_mj = coalesce(energy_mj + excluded.energy_mj, energy_mj, excluded.energy_mj)
 """
+_TABLES = frozenset({"sessions", "days", "spans"})
+_RUN_ON = "Sessions run on; what they use is written once the file can be written again"
+_IS_OURS = "Give the file that AvatarSession(..., ledger=PATH) writes"
 _CLOSE_STALE = "UPDATE sessions SET state = 'killed' WHERE state = 'open' AND beat_us < ?"
 
 
@@ -147,23 +150,26 @@ class Store:
     """The file, open for writing by one thread.
 
     Raises:
-        LedgerError: It cannot be opened, or another version made it.
+        LedgerError: It cannot be opened, or another version or another program made it.
     """
 
     def __init__(self, path: Path, now_us: int) -> None:
-        with _as_ledger_error(f"the ledger {path.name} cannot be opened"):
+        with _as_ledger_error(f"the ledger {path.name} cannot be opened", _RUN_ON):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
             try:
+                self._db.execute("BEGIN")  # another process may be making the tables
+                _version_of(self._db, path)  # nothing of another program's file is changed
+                self._db.execute("COMMIT")
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute("PRAGMA synchronous = NORMAL")
-                self._make_tables(path)
+                self._make_tables()
                 self._db.execute(_CLOSE_STALE, (now_us - int(STALE_S * 1e6),))
             except BaseException:
                 self._db.close()
                 raise
 
-    def _make_tables(self, path: Path) -> None:
+    def _make_tables(self) -> None:
         self._db.execute("BEGIN IMMEDIATE")
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         if version == 0:
@@ -171,11 +177,6 @@ class Store:
                 self._db.execute(statement)
             self._db.execute(f"PRAGMA user_version = {VERSION}")
         self._db.execute("COMMIT")
-        if version not in (0, VERSION):
-            raise LedgerError(
-                f"the ledger {path.name} is of version {version}, this package writes {VERSION}: "
-                "give a new file"
-            )
 
     def write(self, beats: list[Beat], now_us: int) -> None:
         """Add what sessions have used since the last time; all of it, or nothing.
@@ -188,7 +189,7 @@ class Store:
             LedgerError: Nothing was written.
         """
         day = datetime.fromtimestamp(now_us / 1e6, UTC).date().isoformat()
-        with _as_ledger_error("the ledger cannot be written"):
+        with _as_ledger_error("the ledger cannot be written", _RUN_ON):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 for beat in beats:
@@ -241,7 +242,7 @@ def read_sessions(
         now: To tell sessions that run from those whose process ended; None: by the wall clock.
 
     Raises:
-        LedgerError: There is none, or it cannot be read.
+        LedgerError: There is none, it cannot be read, or it is none of this version's.
     """
     if not path.is_file():
         raise LedgerError(
@@ -250,14 +251,37 @@ def read_sessions(
     first_day = (since or date.min).isoformat()
     stale_us = int(((now or datetime.now(UTC)).timestamp() - STALE_S) * 1e6)
     with (
-        _as_ledger_error(f"the ledger {path.name} cannot be read"),
+        _as_ledger_error(f"the ledger {path.name} cannot be read", _IS_OURS),
         closing(sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)) as db,
     ):
         db.execute("BEGIN")  # all queries see the same moment
+        if _version_of(db, path) == 0:
+            return ()
         db.row_factory = sqlite3.Row
         days = _days(db, first_day)
         rows = db.execute("SELECT * FROM sessions ORDER BY began_us, id").fetchall()
     return tuple(_session(row, days[row["id"]], stale_us) for row in rows if row["id"] in days)
+
+
+def _version_of(db: sqlite3.Connection, path: Path) -> int:
+    """Give the version of a ledger; 0 for a file that is still empty.
+
+    Raises:
+        LedgerError: The file is another version's or another program's.
+    """
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version not in (0, VERSION):
+        raise LedgerError(
+            f"the ledger {path.name} is of version {version}, this package knows {VERSION}: "
+            "give another file"
+        )
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not (tables >= _TABLES if version else not tables):
+        raise LedgerError(
+            f"{path.name} is no ledger but a database of another program, with the tables "
+            f"{', '.join(sorted(tables)) or 'none'}: give another file"
+        )
+    return int(version)
 
 
 def _days(db: sqlite3.Connection, first_day: str) -> dict[str, list[DaySpan]]:
@@ -307,11 +331,8 @@ def _session(row: sqlite3.Row, days: list[DaySpan], stale_us: int) -> LedgerSess
 
 
 @contextmanager
-def _as_ledger_error(what: str) -> Iterator[None]:
+def _as_ledger_error(what: str, advice: str) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError) as error:
-        raise LedgerError(
-            f"{what}: {error}. Sessions run on; what they use is written once the file can be "
-            "written again"
-        ) from error
+        raise LedgerError(f"{what}: {error}. {advice}") from error
