@@ -166,7 +166,24 @@ def test_the_command_refuses() -> None:
     assert "cannot hold 24 fps" in done.stderr
     assert run("--hardware", "3xH1").exit_code == 2
     assert run(*ISSUE, "--rate", "H100").exit_code == 2
-    assert run(*ISSUE, "--plot", "plot.png").exit_code == 2
+    raster = run(*ISSUE, "--plot", "plot.png")
+    assert raster.exit_code == 2
+    assert "give plot.svg" in raster.stderr
+    unknown = run(*ISSUE, "--rate", "h100=3")
+    assert unknown.exit_code == 2
+    assert "no GPU is called 'h100'; known are H100" in unknown.stderr
+
+
+def test_no_number_is_cut_off_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for a terminal
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", run(*ISSUE).stdout)
+    assert "\u2026" not in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    monkeypatch.setenv("COLUMNS", "40")
+    printed = run(*ISSUE).stdout
+    assert "5,740.80" in printed
+    assert "\u2026" not in printed
 
 
 def test_the_example_runs_and_its_numbers_are_those_of_the_docs() -> None:

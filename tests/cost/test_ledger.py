@@ -156,6 +156,32 @@ async def test_trouble_with_the_disk_passes(
     )
 
 
+async def test_what_could_not_be_written_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file was open already, and some heartbeats fail: none of their time is lost."""
+    is_broken, num_written, write = threading.Event(), [0], Store.write
+
+    def write_or_fail(store: Store, beats: list[Beat], now_us: int) -> None:
+        if is_broken.is_set():
+            raise LedgerError("the disk is away")
+        write(store, beats, now_us)
+        num_written[0] += 1
+
+    monkeypatch.setattr(Store, "write", write_or_fail)
+    ledger = Ledger(tmp_path / "cost.db", heartbeat_s=0.01)
+    async with session_on(fake_engine(), clock="unpaced", ledger=ledger) as session:
+        await until(lambda: num_written[0] > 0)
+        is_broken.set()
+        await until(lambda: ledger.error is not None)
+        await asyncio.sleep(0.05)
+        is_broken.clear()
+        await until(lambda: ledger.error is None)
+    assert held_s(read_sessions(ledger.path)) == pytest.approx(
+        sum(device.held_s for device in session.usage().devices), abs=1e-6
+    )
+
+
 # ---- killed
 
 
@@ -391,7 +417,9 @@ def test_a_later_card_prices_what_had_no_rate_and_nothing_else(ledger: Path) -> 
     lines = report(read_sessions(ledger), by="tag", tag="customer", rates=card)
     assert [line.price for line in lines] == [Decimal("12.15"), Decimal(300)]
     euros = RateCard.of({"H200": "100", "L40S": "100"}, "EUR")
-    assert report(read_sessions(ledger), by="tag", tag="customer", rates=euros)[1].price is None
+    acme, zoo = report(read_sessions(ledger), by="tag", tag="customer", rates=euros)
+    assert (acme.price, acme.currency) == (Decimal("12.15"), "USD")
+    assert (zoo.price, zoo.currency) == (Decimal(300), "EUR")  # it ran without any currency
 
 
 def test_since_counts_from_a_day_on(ledger: Path) -> None:
@@ -426,3 +454,24 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, ledger: Path) -> None:
     assert "there is no ledger" in missing.stderr
     both = run("cost", "report", "--ledger", str(ledger), "--csv", "--json")
     assert both.exit_code == 2
+
+
+def test_tags_are_text_and_nothing_else(tmp_path: Path) -> None:
+    path, session = tmp_path / "cost.db", Clock(agent="[/sales]", customer="[bold]")
+    store = Store(path, NOON_US)
+    session.now = 1.0
+    store.write([session.beat("closed")], NOON_US)
+    store.close()
+    done = run("cost", "report", "--ledger", str(path), "--by", "tag")
+    assert done.exit_code == 0, done.output
+    assert "agent=[/sales] customer=[bold]" in done.stdout
+
+
+def test_a_rate_that_prices_nothing_is_named(ledger: Path) -> None:
+    words = ("cost", "report", "--ledger", str(ledger))
+    assert "no h200 here, only H200, L40S" in run(*words, "--rate", "h200=3").stderr
+    assert run(*words, "--rate", "H200=3").stderr == ""
+    pounds = run(*words, "--by", "day", "--since", "2026-06-01", "--rate", "H200=3", "--rate",
+                 "L40S=1", "--currency", "GBP")  # fmt: skip
+    assert "10.50" not in pounds.stdout
+    assert "7.00 GBP" in pounds.stdout

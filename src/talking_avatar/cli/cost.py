@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -59,13 +58,28 @@ def report(
         card = rate_card(rate, rates, currency)
         sessions = room.read_sessions(ledger, since=None if since is None else since.date())
         lines = room.report(sessions, by=by, tag=tag, rates=card)  # type: ignore[arg-type]
+    _note_idle_rates(rate, card, lines)
     rows = [_row(line) for line in lines]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     elif as_csv:
         typer.echo(_as_csv(rows), nl=False)
     else:
-        _print_table(lines)
+        _print_table(lines, by)
+
+
+def _note_idle_rates(
+    words: list[str] | None, card: RateCard | None, lines: tuple[Line, ...]
+) -> None:
+    """Say on stderr which --rate prices nothing: a misspelled kind would pass unseen."""
+    if not words or card is None:
+        return
+    kinds = sorted({device.kind for line in lines for device in line.usage.devices})
+    idle = sorted({rate.kind for rate in card.rates} - set(kinds))
+    if lines and idle:
+        typer.echo(f"note: no {', '.join(idle)} here, only {', '.join(kinds)}", err=True)
+    elif lines and card.currency not in {line.currency for line in lines}:
+        typer.echo(f"note: nothing here is priced in {card.currency}", err=True)
 
 
 def rate_card(words: list[str] | None, path: Path | None, currency: str) -> RateCard | None:
@@ -86,10 +100,15 @@ def rate_card(words: list[str] | None, path: Path | None, currency: str) -> Rate
 
 def money(amount: Decimal | None, currency: str) -> str:
     """Show a price to the cent; below a unit to four digits, so that a minute has one."""
+    return "unknown" if amount is None else f"{digits(amount)} {currency}"
+
+
+def digits(amount: Decimal | None) -> str:
+    """Show a price as `money` does, where a table's head says the currency."""
     if amount is None:
         return "unknown"
     cents = Decimal("0.01") if abs(amount) >= 1 else Decimal("0.0001")
-    return f"{amount.quantize(cents):,} {currency}"
+    return f"{amount.quantize(cents):,}"
 
 
 def _row(line: Line) -> dict[str, str | int | float | None]:
@@ -120,21 +139,25 @@ def _as_csv(rows: list[dict[str, str | int | float | None]]) -> str:
     return text.getvalue()
 
 
-def _print_table(lines: tuple[Line, ...]) -> None:
-    from rich.console import Console
+def _print_table(lines: tuple[Line, ...], by: str) -> None:
+    from rich.markup import escape
     from rich.table import Table
+
+    from talking_avatar.cli.tables import print_table
 
     if not lines:
         typer.echo("the ledger has no session in that time", err=True)
         return
     table = Table(box=None, pad_edge=False)
+    is_by_session = by == "session"
     table.add_column("", overflow="fold")
     for name in ("sessions", "hours", "speaking min", "GPU-hours", "core-hours", "price"):
         table.add_column(name, justify="right", no_wrap=True)
     for line in lines:
         killed = f" ({line.num_killed} killed)" if line.num_killed else ""
         table.add_row(
-            line.key or "(no tag)",
+            # Eight digits tell sessions apart, and leave room; --csv and --json have all of them.
+            line.key[:8] if is_by_session else escape(line.key) or "(no tag)",
             f"{line.num_sessions}{killed}",
             f"{line.usage.wall_s / 3600:.3f}",
             f"{line.usage.speaking_s / 60:.1f}",
@@ -142,7 +165,7 @@ def _print_table(lines: tuple[Line, ...]) -> None:
             f"{line.usage.core_hours:.4f}",
             money(line.price, line.currency),
         )
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    print_table(table)
 
 
 @cost_app.command("estimate")
@@ -172,16 +195,20 @@ def estimate(
     from talking_avatar import estimate as room
     from talking_avatar.cli.estimate_tables import print_comparison, print_estimate, to_row
     from talking_avatar.engine.diffusion.config import named_config
-    from talking_avatar.engine.diffusion.gpus import Hardware
+    from talking_avatar.engine.diffusion.gpus import Hardware, check_kinds
 
     if plot is not None and plot.suffix.lower() != ".svg":
-        fail(f"--plot {plot.name} must end in .svg", 2)
+        fail(
+            f"--plot {plot.name}: only SVG is drawn; give {plot.with_suffix('.svg').name}, which "
+            "browsers show and any converter turns into other formats",
+            2,
+        )
     with errors_in_one_line():
         card = rate_card(rate, rates, currency)
-        config, demand = (
-            named_config(model),
-            room.Demand(sessions=sessions, hours=hours, busy=busy, conversation_s=minutes * 60),
-        )
+        if rate and card is not None:
+            check_kinds(one.kind for one in card.rates)
+        config = named_config(model)
+        demand = room.Demand(sessions=sessions, hours=hours, busy=busy, conversation_s=minutes * 60)
         host = Hardware.parse(hardware, power_cap=power_cap)
         names = (hardware, *(n for n in room.COMPARED if n != hardware))
         hosts = (host, *(Hardware.parse(n, power_cap=power_cap) for n in names[1:]))

@@ -62,13 +62,20 @@ def report(
     """
     groups: dict[tuple[str, str], _Sum] = {}
     for session in sessions:
+        currency = _currency(session, rates)
         for day in session.days:
-            key = (_key(session, day.day, by, tag), session.currency)
+            key = (_key(session, day.day, by, tag), currency)
             group = groups.setdefault(key, _Sum({}, []))
             group.sessions[session.session_id] = session
             group.days.append((session, day))
     lines = (_line(key, currency, group, rates) for (key, currency), group in groups.items())
     return tuple(lines if by == "session" else sorted(lines, key=lambda line: line.key))
+
+
+def _currency(session: LedgerSession, rates: RateCard | None) -> str:
+    """Give a session's currency; one that ran without any rate has that of the later card."""
+    has_rate = any(rate is not None for day in session.days for rate in day.rates)
+    return session.currency if rates is None or has_rate else rates.currency
 
 
 def _key(session: LedgerSession, day: date, by: Grouping, tag: str | None) -> str:

@@ -8,6 +8,7 @@ theirs.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -111,6 +112,17 @@ class Hardware:
         if not 1 <= num <= 8:
             raise ValueError(f"hardware {words!r}: one host has 1 to 8 GPUs, not {num}")
         return cls(words, kinds[0], num, kinds[1] if len(kinds) == 2 else None)
+
+
+def check_kinds(names: Iterable[str]) -> None:
+    """Refuse names that are none of the GPUs known, as a rate's may be.
+
+    Raises:
+        ValueError: Naming it, and those known.
+    """
+    for name in names:
+        if name not in GPU_KINDS:
+            raise ValueError(f"no GPU is called {name!r}; known are {', '.join(GPU_KINDS)}")
 
 
 def _part(word: str, words: str) -> tuple[int, GpuKind]:
