@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -302,6 +303,28 @@ def test_midnight_divides_a_session_and_steps_of_the_wall_clock_do_not_matter(
     assert known.wall_s == 40.0
 
 
+def test_energy_of_all_beats_adds_up_and_waits_for_the_first_reading(tmp_path: Path) -> None:
+    session, store, path = Clock(), Store(tmp_path / "cost.db", NOON_US), tmp_path / "cost.db"
+    for energies in (None, 40, 2):
+        session.now += 1.0
+        beat = session.beat()
+        devices = tuple(replace(device, energy_mj=energies) for device in beat.used.devices)
+        store.write([replace(beat, used=replace(beat.used, devices=devices))], NOON_US)
+    store.close()
+    [known] = read_sessions(path)
+    assert [device.energy_mj for device in known.days[0].devices] == [42, 42, 42]
+
+
+def test_speech_of_all_beats_adds_up(tmp_path: Path) -> None:
+    session, store = Clock(), Store(tmp_path / "cost.db", NOON_US)
+    for _ in range(3):
+        session.meter.note_speech(24_000)
+        store.write([session.beat()], NOON_US)
+    store.close()
+    [line] = report(read_sessions(tmp_path / "cost.db"))
+    assert line.usage.speaking_s == 3.0
+
+
 def test_two_processes_may_write(tmp_path: Path) -> None:
     """Two connections, as two processes have, and a reader between their writes."""
     path = tmp_path / "cost.db"
@@ -420,6 +443,21 @@ def test_a_later_card_prices_what_had_no_rate_and_nothing_else(ledger: Path) -> 
     acme, zoo = report(read_sessions(ledger), by="tag", tag="customer", rates=euros)
     assert (acme.price, acme.currency) == (Decimal("12.15"), "USD")
     assert (zoo.price, zoo.currency) == (Decimal(300), "EUR")  # it ran without any currency
+    days = report(read_sessions(ledger), by="day", rates=euros)
+    assert {(line.key, line.currency, line.price) for line in days} == {
+        ("2026-05-31", "USD", Decimal("8.10")),
+        ("2026-06-01", "USD", Decimal("4.05")),
+        ("2026-06-01", "EUR", Decimal(300)),
+    }
+
+
+def test_a_later_card_prices_by_the_day_on_which_a_session_began(ledger: Path) -> None:
+    *_, zoo = read_sessions(ledger)
+    card = RateCard.parse(["H200=1", "L40S=1", "H200=50@2026-06-01", "L40S=50@2026-06-01"])
+    for began, price in ((date(2026, 5, 31), 3), (date(2026, 6, 1), 150)):
+        session = replace(zoo, began=datetime(began.year, began.month, began.day, 23, tzinfo=UTC))
+        [line] = report([session], by="day", rates=card)
+        assert (line.key, line.price) == ("2026-06-01", Decimal(price))
 
 
 def test_since_counts_from_a_day_on(ledger: Path) -> None:

@@ -217,5 +217,12 @@ def test_top_shows_who_runs_and_what_it_costs(tmp_path: Path) -> None:
     console.file.close()
     text = console.export_text()
     assert "2026-12-01 12:00:00 UTC" in text
+    narrow = Console(width=80, record=True, file=(tmp_path / "out").open("w"))
+    narrow.print(make_table(sessions, None, num_ended=1, now=noon, width=80))
+    narrow.file.close()
+    printed = narrow.export_text()
+    assert "\u2026" not in printed
+    assert "customer=" in printed
+    assert " USD" in printed
     assert "closed" not in text
     assert CliRunner().invoke(app, ["top", "--ledger", str(tmp_path / "no.db")]).exit_code == 2

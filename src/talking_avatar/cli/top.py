@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from talking_avatar.cost import RateCard
-    from talking_avatar.ledger import LedgerSession
+    from talking_avatar.ledger import LedgerSession, Line
+
+COLUMNS = (
+    "session", "tags", "state", "engine", "minutes", "speaking", "engine fps", "worst min.",
+    "stalls", "missed", "GPU-hours", "price",
+)  # fmt: skip
+HIDDEN_WHERE_NARROW = ("engine", "speaking", "worst min.", "stalls")
+WIDE_COLUMNS = 120
+"""From so many on, a terminal has room for all `COLUMNS`."""
 
 
 def top(
@@ -43,7 +51,7 @@ def top(
             console = Console(width=140)
 
         def look() -> Table:
-            return make_table(read_sessions(ledger), card, num_ended=ended)
+            return make_table(read_sessions(ledger), card, num_ended=ended, width=console.width)
 
         if once:
             console.print(look())
@@ -63,9 +71,18 @@ def make_table(
     *,
     num_ended: int,
     now: datetime | None = None,
+    width: int | None = None,
 ) -> Table:
-    """Lay sessions out: those that run, newest first, then the last that ended."""
-    from rich.markup import escape
+    """Lay sessions out: those that run, newest first, then the last that ended.
+
+    Args:
+        sessions: As read.
+        rates: For what had no rate while it ran.
+        num_ended: How many that ended are shown.
+        now: For the title.
+        width: Columns of the terminal: a narrow one gets less of each session, not less of each
+            number.
+    """
     from rich.table import Table
 
     from talking_avatar.ledger import report
@@ -79,24 +96,39 @@ def make_table(
         title=f"{len(running)} sessions run, holding {gpus} GPUs   {clock}",
         title_justify="left", box=None, pad_edge=False,
     )  # fmt: skip
-    table.add_column("session", no_wrap=True)
-    table.add_column("tags", overflow="ellipsis", no_wrap=True)
-    for name in ("state", "engine", "minutes", "speaking", "engine fps", "worst min.", "stalls",
-                 "missed", "GPU-hours", "price"):  # fmt: skip
-        table.add_column(name, justify="right", no_wrap=True)
+    hidden = HIDDEN_WHERE_NARROW if width is not None and width < WIDE_COLUMNS else ()
+    names = [name for name in COLUMNS if name not in hidden]
+    for name in names:
+        justify: Literal["left", "right"] = "left" if name in ("session", "tags") else "right"
+        table.add_column(name, justify=justify, no_wrap=name != "tags", overflow="fold")
     lines = {line.key: line for line in report(shown, rates=rates)}
     for session in shown:
         line = lines[session.session_id]
         style = "dim" if session.state != "open" else ("red" if _is_slow(session) else None)
-        table.add_row(
-            session.session_id[:8],
-            escape(" ".join(f"{k}={v}" for k, v in sorted(session.tags.items()))),
-            session.state, session.engine, f"{session.wall_s / 60:.1f}",
-            f"{line.usage.speaking_s / 60:.1f}", _fps(session.engine_fps),
-            _fps(session.worst_minute_fps), f"{session.num_stalls}", f"{session.num_missed}",
-            f"{line.usage.gpu_hours:.4f}", money(line.price, line.currency), style=style,
-        )  # fmt: skip
+        cells = _cells(session, line)
+        table.add_row(*(cells[name] for name in names), style=style)
     return table
+
+
+def _cells(session: LedgerSession, line: Line) -> dict[str, str]:
+    """Give a session's cells by the names of `COLUMNS`."""
+    from rich.markup import escape
+
+    tags = " ".join(f"{name}={value}" for name, value in sorted(session.tags.items()))
+    return {
+        "session": session.session_id[:8],
+        "tags": escape(tags),
+        "state": session.state,
+        "engine": escape(session.engine),
+        "minutes": f"{session.wall_s / 60:.1f}",
+        "speaking": f"{line.usage.speaking_s / 60:.1f}",
+        "engine fps": _fps(session.engine_fps),
+        "worst min.": _fps(session.worst_minute_fps),
+        "stalls": f"{session.num_stalls}",
+        "missed": f"{session.num_missed}",
+        "GPU-hours": f"{line.usage.gpu_hours:.4f}",
+        "price": money(line.price, line.currency),
+    }
 
 
 def _is_slow(session: LedgerSession) -> bool:
