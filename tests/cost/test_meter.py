@@ -157,6 +157,14 @@ def test_a_session_alone_is_charged_from_begin_to_end() -> None:
     assert per_speaking.price is None
 
 
+def test_before_the_first_frame_all_is_warming_up() -> None:
+    meter = Meter(THREE_GPUS, holdings=Holdings())
+    meter.start(0.0)
+    assert meter.usage(60.0).warm_up_gpu_hours == meter.usage(60.0).gpu_hours == 0.05
+    meter.ready(120.0)
+    assert meter.usage(3_600.0).warm_up_gpu_hours == 0.1
+
+
 def test_a_gpu_that_an_engine_names_twice_is_held_once() -> None:
     gpu = Device("cuda:0", "H200", "denoise")
     meter = Meter((gpu, gpu), holdings=Holdings())
