@@ -158,7 +158,8 @@ def test_a_session_alone_is_charged_from_begin_to_end() -> None:
 
 
 def test_before_the_first_frame_all_is_warming_up() -> None:
-    meter = Meter(THREE_GPUS, holdings=Holdings())
+    gpus = [Device(f"cuda:{place}", "H200", "denoise") for place in range(3)]
+    meter = Meter(gpus, holdings=Holdings())
     meter.start(0.0)
     assert meter.usage(60.0).warm_up_gpu_hours == meter.usage(60.0).gpu_hours == 0.05
     meter.ready(120.0)
