@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import signal
 import sqlite3
@@ -13,30 +12,18 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from tests.cost.conftest import THREE_GPUS, fake_engine, session_on
-from typer.testing import CliRunner
+from tests.cost.conftest import CARD, HOUR_US, NOON_US, Clock, fake_engine, session_on
 
-from talking_avatar.cli import app
-from talking_avatar.cost import Meter, RateCard
-from talking_avatar.cost.holding import Holdings
 from talking_avatar.errors import LedgerError
 from talking_avatar.ledger import Ledger, LedgerSession, read_sessions, report
 from talking_avatar.ledger import store as store_module
 from talking_avatar.ledger.store import Beat, Store
-from talking_avatar.stats import StatsRecorder
 from talking_avatar.testing import in_virtual_time
-from talking_avatar.watch import Watch
-
-CARD = RateCard.of({"H200": "3.60", "L40S": "0.90"})
-NOON_US = int(datetime(2026, 5, 31, 12, tzinfo=UTC).timestamp() * 1e6)
-HOUR_US = 3_600 * 10**6
 
 
 def held_s(sessions: tuple[LedgerSession, ...]) -> float:
@@ -46,22 +33,6 @@ def held_s(sessions: tuple[LedgerSession, ...]) -> float:
 async def until(is_so: Callable[[], bool]) -> None:
     while not is_so():  # noqa: ASYNC110
         await asyncio.sleep(0.005)
-
-
-class Clock:
-    """A session that has nothing but a meter and a time."""
-
-    def __init__(self, rates: RateCard | None = CARD, **tags: str) -> None:
-        self.now = 0.0
-        self.meter = Meter(THREE_GPUS, rates=rates, holdings=Holdings())
-        self.watch = Watch("fake", self.meter, StatsRecorder(), lambda: self.now, tags)
-        self.meter.start(0.0)
-        self._written = self.meter.tally(0.0)
-
-    def beat(self, state: store_module.State = "open") -> Beat:
-        now = self.watch.snapshot()
-        used, self._written = now.tally.since(self._written), now.tally
-        return Beat(self.watch, now, used, state)
 
 
 # ---- with sessions
@@ -395,121 +366,3 @@ def test_what_cannot_be_read_says_which_file_would_do(tmp_path: Path, ledger: Pa
     with pytest.raises(LedgerError, match=r"part\.db cannot be read: .*ledger=PATH") as failed:
         read_sessions(part)
     assert "Sessions run on" not in str(failed.value)
-
-
-# ---- reports
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Path:
-    """Three sessions: two customers, two days, one without rates."""
-    path = tmp_path / "cost.db"
-    store = Store(path, NOON_US)
-    acme, more, other = (
-        Clock(customer="acme", agent="a"),
-        Clock(customer="acme", agent="b"),
-        Clock(None, customer="zoo"),
-    )
-    for session, seconds, wall in ((acme, 3600, 0), (more, 1800, 24), (other, 3600, 24)):
-        session.now = float(seconds)
-        session.meter.note_speech(24_000 * 600)
-        store.write([session.beat("closed")], NOON_US + wall * HOUR_US)
-    store.close()
-    return path
-
-
-def test_a_report_by_tag_day_and_session(ledger: Path) -> None:
-    sessions = read_sessions(ledger)
-    acme, zoo = report(sessions, by="tag", tag="customer")
-    assert (acme.key, acme.num_sessions, acme.price) == ("acme", 2, Decimal("12.15"))
-    assert acme.usage.gpu_hours == pytest.approx(4.5)
-    assert (zoo.key, zoo.price) == ("zoo", None)
-    days = report(sessions, by="day")
-    assert [(line.key, line.num_sessions) for line in days] == [
-        ("2026-05-31", 1),
-        ("2026-06-01", 2),
-    ]
-    assert len(report(sessions)) == 3
-    assert [line.key for line in report(sessions, by="tag")] == [
-        "agent=a customer=acme", "agent=b customer=acme", "customer=zoo",
-    ]  # fmt: skip
-
-
-def test_a_later_card_prices_what_had_no_rate_and_nothing_else(ledger: Path) -> None:
-    card = RateCard.of({"H200": "100", "L40S": "100"})
-    lines = report(read_sessions(ledger), by="tag", tag="customer", rates=card)
-    assert [line.price for line in lines] == [Decimal("12.15"), Decimal(300)]
-    euros = RateCard.of({"H200": "100", "L40S": "100"}, "EUR")
-    acme, zoo = report(read_sessions(ledger), by="tag", tag="customer", rates=euros)
-    assert (acme.price, acme.currency) == (Decimal("12.15"), "USD")
-    assert (zoo.price, zoo.currency) == (Decimal(300), "EUR")  # it ran without any currency
-    days = report(read_sessions(ledger), by="day", rates=euros)
-    assert {(line.key, line.currency, line.price) for line in days} == {
-        ("2026-05-31", "USD", Decimal("8.10")),
-        ("2026-06-01", "USD", Decimal("4.05")),
-        ("2026-06-01", "EUR", Decimal(300)),
-    }
-
-
-def test_a_later_card_prices_by_the_day_on_which_a_session_began(ledger: Path) -> None:
-    *_, zoo = read_sessions(ledger)
-    card = RateCard.parse(["H200=1", "L40S=1", "H200=50@2026-06-01", "L40S=50@2026-06-01"])
-    for began, price in ((date(2026, 5, 31), 3), (date(2026, 6, 1), 150)):
-        session = replace(zoo, began=datetime(began.year, began.month, began.day, 23, tzinfo=UTC))
-        [line] = report([session], by="day", rates=card)
-        assert (line.key, line.price) == ("2026-06-01", Decimal(price))
-
-
-def test_since_counts_from_a_day_on(ledger: Path) -> None:
-    sessions = read_sessions(ledger, since=date(2026, 6, 1))
-    assert sum(line.usage.gpu_hours for line in report(sessions)) == pytest.approx(4.5)
-
-
-def run(*words: str) -> Any:
-    return CliRunner().invoke(app, [*words])
-
-
-def test_the_command_reports(ledger: Path) -> None:
-    table = run("cost", "report", "--ledger", str(ledger), "--by", "tag", "--tag", "customer")
-    assert table.exit_code == 0, table.stderr
-    assert "acme" in table.stdout
-    assert "12.15 USD" in table.stdout
-    assert "unknown" in table.stdout
-    printed = run("cost", "report", "--ledger", str(ledger), "--by", "day", "--json")
-    lines = json.loads(printed.stdout)
-    assert [line["key"] for line in lines] == ["2026-05-31", "2026-06-01"]
-    assert lines[0]["price"] == "8.10"
-    assert lines[0]["gpu_hours"] == 3.0
-    table = run("cost", "report", "--ledger", str(ledger), "--since", "2026-06-01", "--csv")
-    header, *rows = table.stdout.splitlines()
-    assert header.startswith("key,sessions,killed,wall_hours,speaking_minutes,gpu_hours")
-    assert len(rows) == 2
-
-
-def test_the_command_says_what_is_wrong(tmp_path: Path, ledger: Path) -> None:
-    missing = run("cost", "report", "--ledger", str(tmp_path / "none.db"))
-    assert missing.exit_code == 2
-    assert "there is no ledger" in missing.stderr
-    both = run("cost", "report", "--ledger", str(ledger), "--csv", "--json")
-    assert both.exit_code == 2
-
-
-def test_tags_are_text_and_nothing_else(tmp_path: Path) -> None:
-    path, session = tmp_path / "cost.db", Clock(agent="[/sales]", customer="[bold]")
-    store = Store(path, NOON_US)
-    session.now = 1.0
-    store.write([session.beat("closed")], NOON_US)
-    store.close()
-    done = run("cost", "report", "--ledger", str(path), "--by", "tag")
-    assert done.exit_code == 0, done.output
-    assert "agent=[/sales] customer=[bold]" in done.stdout
-
-
-def test_a_rate_that_prices_nothing_is_named(ledger: Path) -> None:
-    words = ("cost", "report", "--ledger", str(ledger))
-    assert "no h200 here, only H200, L40S" in run(*words, "--rate", "h200=3").stderr
-    assert run(*words, "--rate", "H200=3").stderr == ""
-    pounds = run(*words, "--by", "day", "--since", "2026-06-01", "--rate", "H200=3", "--rate",
-                 "L40S=1", "--currency", "GBP")  # fmt: skip
-    assert "10.50" not in pounds.stdout
-    assert "7.00 GBP" in pounds.stdout
