@@ -225,4 +225,6 @@ def test_top_shows_who_runs_and_what_it_costs(tmp_path: Path) -> None:
     assert "customer=" in printed
     assert " USD" in printed
     assert "closed" not in text
+    assert make_table(sessions * 3, None, num_ended=5).row_count == 3
+    assert make_table(sessions * 3, None, num_ended=2).row_count == 2
     assert CliRunner().invoke(app, ["top", "--ledger", str(tmp_path / "no.db")]).exit_code == 2

@@ -11,7 +11,6 @@ import typer
 
 from talking_avatar.cli.cost import DEFAULT_LEDGER, Rates, money, rate_card
 from talking_avatar.cli.errors import errors_in_one_line
-from talking_avatar.engine.base import FPS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -89,7 +88,7 @@ def make_table(
 
     running = [s for s in sessions if s.state == "open"]
     over = sorted((s for s in sessions if s.state != "open"), key=lambda s: s.last_beat)
-    shown = (*reversed(running), *reversed(over[len(over) - num_ended :] if num_ended else ()))
+    shown = (*reversed(running), *reversed(over[-num_ended:] if num_ended else ()))
     gpus = sum(tally.device.is_gpu for s in running for tally in s.days[-1].devices)
     clock = (now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M:%S UTC")
     table = Table(
@@ -132,6 +131,8 @@ def _cells(session: LedgerSession, line: Line) -> dict[str, str]:
 
 
 def _is_slow(session: LedgerSession) -> bool:
+    from talking_avatar.engine.base import FPS  # here, so that --help stays quick
+
     return session.engine_fps is not None and session.engine_fps <= FPS
 
 
