@@ -33,6 +33,7 @@ async function listenTo(track, beeps) {
   };
   context.createMediaStreamSource(new MediaStream([track.mediaStreamTrack])).connect(ear);
   await context.resume();
+  return context;
 }
 
 /** Note when each picture is displayed, and when one lights up. */
@@ -59,11 +60,20 @@ async function stats() {
   return found;
 }
 
+/** Time of the sender that is played of sound, less that of the picture: the client's own estimate. */
+async function estimate() {
+  const { audio, video } = await stats();
+  return audio.estimatedPlayoutTimestamp - video.estimatedPlayoutTimestamp;
+}
+
 window.measure = async (seconds) => {
-  const [shown, flashes, beeps] = [[], [], []];
-  await listenTo(tracks().find(({ kind }) => kind === "audio"), beeps);
+  const [shown, flashes, beeps, own] = [[], [], [], []];
+  const ear = await listenTo(tracks().find(({ kind }) => kind === "audio"), beeps);
   watch(document.getElementById("picture"), shown, flashes);
   const before = await stats();
+  const asking = setInterval(async () => own.push(await estimate()), 500);
   await new Promise((go) => setTimeout(go, seconds * 1000));
-  return { shown, flashes, beeps, before, after: await stats() };
+  clearInterval(asking);
+  const outputMs = 1000 * ear.outputLatency;
+  return { shown, flashes, beeps, own, outputMs, before, after: await stats() };
 };

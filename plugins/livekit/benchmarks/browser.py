@@ -144,6 +144,10 @@ def report(seen: dict[str, Any]) -> None:
         f"sound - light  p5 {p5:.0f}  p50 {p50:.0f}  p95 {p95:.0f} ms (n = {len(apart)}),", end=""
     )
     print(f" {near} within 60 ms; positive: the sound is later")
+    print(f"of that        {seen['outputMs']:.0f} ms are the loudspeaker's, says the browser")
+    own = [each for each in seen["own"] if each is not None and np.isfinite(each)]
+    if own:
+        print(f"own estimate   p50 {-np.median(own):.0f} ms (n = {len(own)})")
 
 
 async def measure(given: argparse.Namespace) -> None:

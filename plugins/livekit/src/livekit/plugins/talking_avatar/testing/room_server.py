@@ -101,7 +101,9 @@ class _Participant:
                 other.peer.send_data(label, packet.SerializeToString())
 
     async def subscribe(self, publisher: _Participant, sid: str) -> None:
-        if await self.peer.subscribe(f"{publisher.sid}|{sid}", sid, publisher.peer):
+        # Camera and microphone in one stream, as a real server has them: clients play it in sync.
+        stream_id = f"{publisher.sid}|{publisher.tracks[sid].stream}"
+        if await self.peer.subscribe(stream_id, sid, publisher.peer):
             subscribed = rtc.TrackSubscribed(track_sid=sid)
             await publisher.tell(rtc.SignalResponse(track_subscribed=subscribed))
 
@@ -305,7 +307,7 @@ class RoomServer:
             width=asked.width,
             height=asked.height,
             muted=asked.muted,
-            stream=asked.stream,
+            stream=asked.stream or _stream_of(asked.source),
             mime_type="audio/opus" if asked.type == models.AUDIO else "video/VP8",
         )
         participant.unpublished[asked.cid] = participant.tracks[info.sid] = info
@@ -327,3 +329,9 @@ class RoomServer:
             del room.participants[participant.identity]
         await room.announce(participant, models.ParticipantInfo.DISCONNECTED)
         await participant.peer.aclose()
+
+
+def _stream_of(source: models.TrackSource) -> str:
+    """Give what a real server calls the stream that a track of this source belongs to."""
+    is_screen = source in (models.SCREEN_SHARE, models.SCREEN_SHARE_AUDIO)
+    return "screen" if is_screen else "camera"
