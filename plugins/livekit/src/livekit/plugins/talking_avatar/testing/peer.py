@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 
 _ANSWER_S = 10
 _KEPT_PACKETS = 1
-"""Of sound, 20 ms each. aiortc keeps a picture until the next begins, 42 ms at 24 fps; it would keep
-80 ms of sound, on top of the 20 ms that a packet takes to fill, which its reports of time leave out.
-So both are late by the same; a real server keeps neither."""
+"""Of sound, 20 ms each. aiortc keeps a picture until the next begins, 42 ms at 24 fps. Of sound it
+would keep 80 ms, on top of the 20 ms that a packet takes to fill, which its reports of time leave
+out. So both are late by the same; a real server keeps neither."""
 
 
 class Owner(Protocol):
@@ -74,10 +74,11 @@ class Peer:
         for transceiver in self._publisher.getTransceivers():
             mid = str(transceiver.mid)
             if transceiver.mid not in before and mid in track_ids:
-                track = self._media[track_ids[mid]] = transceiver.receiver.track
+                receiver: Any = transceiver.receiver
+                track = self._media[track_ids[mid]] = receiver.track
                 if track.kind == "audio":
                     kept = JitterBuffer(capacity=16, prefetch=_KEPT_PACKETS)
-                    transceiver.receiver._RTCRtpReceiver__jitter_buffer = kept
+                    receiver._RTCRtpReceiver__jitter_buffer = kept
                 self._drains.append(asyncio.create_task(_drain(self._relay.subscribe(track))))
                 self._mids[mid] = track_ids[mid]
                 await self._owner.media_came(track_ids[mid])
