@@ -42,6 +42,13 @@ def test_memory_comes_back_with_the_last_view_and_not_before() -> None:
     assert address(memory.lend()) == was
 
 
+def test_what_is_kept_is_there_from_the_start() -> None:
+    memory = PictureMemory(SHAPE, 3)
+    ready = {address(np.frombuffer(each, np.uint8)) for each in memory._free}
+    assert len(ready) == 3
+    assert {address(array) for array in [memory.lend() for _ in range(3)]} == ready
+
+
 def test_no_more_is_kept_than_is_said() -> None:
     memory = PictureMemory(SHAPE, 2)
     many = [memory.lend() for _ in range(9)]
