@@ -25,10 +25,11 @@ from livekit.agents import Agent, AgentSession
 from livekit.agents.metrics.base import AvatarMetrics
 from livekit.agents.voice.io import PlaybackFinishedEvent
 
-from livekit import api, rtc
+from livekit import rtc
 from livekit.plugins import talking_avatar
 from livekit.plugins.talking_avatar._playout import Handing, PlayoutClock
 from livekit.plugins.talking_avatar.testing import ScriptedLLM, ScriptedSTT, ToneTTS
+from livekit.plugins.talking_avatar.testing.tokens import participant_token
 from talking_avatar import Frame
 from talking_avatar.testing import FakeEngine
 
@@ -54,13 +55,14 @@ class RealServer:
         is_agent: bool = False,
         attributes: dict[str, str] | None = None,
     ) -> str:
-        token = (
-            api.AccessToken(self.api_key, self.api_secret)
-            .with_identity(identity)
-            .with_grants(api.VideoGrants(room_join=True, room=room, agent=is_agent))
-            .with_attributes(attributes or {})
+        return participant_token(
+            self.api_key,
+            self.api_secret,
+            identity,
+            room=room,
+            is_agent=is_agent,
+            attributes=attributes,
         )
-        return (token.with_kind("agent") if is_agent else token).to_jwt()
 
 
 @asynccontextmanager

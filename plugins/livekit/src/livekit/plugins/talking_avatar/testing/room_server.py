@@ -26,6 +26,7 @@ from livekit.protocol import room as room_api
 from livekit import api
 
 from .peer import Peer
+from .tokens import participant_token
 
 logger = logging.getLogger(__name__)
 
@@ -154,13 +155,14 @@ class RoomServer:
         attributes: dict[str, str] | None = None,
     ) -> str:
         """Give a token for one participant."""
-        token = (
-            api.AccessToken(self.api_key, self.api_secret)
-            .with_identity(identity)
-            .with_grants(api.VideoGrants(room_join=True, room=room, agent=is_agent))
-            .with_attributes(attributes or {})
+        return participant_token(
+            self.api_key,
+            self.api_secret,
+            identity,
+            room=room,
+            is_agent=is_agent,
+            attributes=attributes,
         )
-        return (token.with_kind("agent") if is_agent else token).to_jwt()
 
     async def __aenter__(self) -> RoomServer:
         app = web.Application()
